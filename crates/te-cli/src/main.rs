@@ -1,0 +1,3 @@
+//! The `te` program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! life cycle, batches, notify and liveness of the te transfer engine.

@@ -1,0 +1,1 @@
+//! peer-to-peer metadata for the te transfer engine: descriptors asked from their owner.

@@ -1,0 +1,1 @@
+//! metadata store contract, keys, directory and segment cache of the te transfer engine.

@@ -1,0 +1,1 @@
+//! control frames, listener and client of the te transfer engine.

@@ -1,0 +1,1 @@
+//! identities, ranges, locations and descriptors of memory segments, without any I/O.

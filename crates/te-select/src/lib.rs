@@ -1,0 +1,1 @@
+//! path selection of the te transfer engine as a pure, explainable decision.

@@ -1,0 +1,1 @@
+//! conformance suites and fault injection for te backends.

@@ -1,0 +1,1 @@
+//! TCP transport of the te transfer engine, reference framing v1 and v2.

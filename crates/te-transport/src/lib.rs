@@ -1,0 +1,1 @@
+//! the transport contract of the te transfer engine.

@@ -1,0 +1,1 @@
+//! a transfer engine: typed builder, blocking and async batches over tcp and more.

@@ -1,0 +1,79 @@
+//! What the engine hands to a transport.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use te_memory::RegionTable;
+use te_segment::{Endpoint, Host, Incarnation};
+use thiserror::Error;
+
+/// A boxed future that can be sent between threads.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Ports a listener may take, inclusive. The reference engine's range is 15000 to 17000 (wire spec, RPC port).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortRange {
+    /// Lowest port.
+    pub min: u16,
+    /// Highest port.
+    pub max: u16,
+}
+
+impl Default for PortRange {
+    fn default() -> Self {
+        Self { min: 15_000, max: 17_000 }
+    }
+}
+
+/// What the engine hands to a transport at installation.
+#[derive(Clone)]
+pub struct Context {
+    /// This life of the engine.
+    pub incarnation: Incarnation,
+    /// The regions peers may reach; every remote request is checked against it.
+    pub regions: RegionTable,
+    /// The address listeners bind.
+    pub bind: Host,
+    /// The address peers are told. Never a wildcard.
+    pub advertise: Host,
+    /// Ports for listeners.
+    pub ports: PortRange,
+    /// Reaches peers for set-up.
+    pub bootstrap: Arc<dyn Bootstrap>,
+}
+
+/// An exchange with a peer failed.
+#[derive(Debug, Error)]
+#[error("bootstrap with {peer} failed: {cause}")]
+pub struct BootstrapError {
+    /// The control endpoint tried.
+    pub peer: Endpoint,
+    /// Why, in one lower-case line.
+    pub cause: String,
+    /// Whether repeating can help.
+    pub retryable: bool,
+}
+
+/// Answers set-up messages of peers for one protocol.
+pub trait BootstrapHandler: Send + Sync {
+    /// Answers one message; `None` refuses it.
+    fn answer(&self, from: &Endpoint, device_path: &str, message: &[u8]) -> Option<Vec<u8>>;
+}
+
+/// The only way a transport reaches peers for set-up: one message, one answer, over the engine's listener.
+pub trait Bootstrap: Send + Sync {
+    /// Sends `message` to the handler of `protocol` at the peer and returns its answer.
+    fn exchange<'a>(
+        &'a self,
+        peer: &'a Endpoint,
+        protocol: &'a str,
+        device_path: &'a str,
+        message: Vec<u8>,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Vec<u8>, BootstrapError>>;
+
+    /// Installs the handler of `protocol`. The first one stays; returns whether this one was installed.
+    fn handle(&self, protocol: &str, handler: Arc<dyn BootstrapHandler>) -> bool;
+}

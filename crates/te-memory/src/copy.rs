@@ -1,0 +1,142 @@
+//! The one routine through which the CPU touches registered memory.
+//!
+//! Registered memory may change at any moment: a peer's request, a device or the kernel writes it while we read.
+//! So an ordinary `ptr::copy` is not allowed to touch it, because the compiler may assume that nobody else does. The
+//! routine here promises the meaning of *one or more relaxed atomic byte accesses for each byte, in any order*: the
+//! bytes read while somebody writes are unspecified (old, new, or a mix), and nothing worse happens.
+//!
+//! How: the compiled code calls the C library's `memmove` and `memset` through a pointer that the compiler cannot
+//! see through, so to it the call is foreign code of unknown content, as a system call is. The machine code has no
+//! branch that depends on the bytes moved, so their change during the call cannot mislead it. Where the compiler has no
+//! stable assembly (and under Miri), the routine is a loop over `AtomicU8`. The decision record on the memory model
+//! has the whole argument and the measurements.
+
+/// Copies `len` bytes from `src` to `dst`. The two may overlap, and other parties may read and write both meanwhile.
+///
+/// # Safety
+///
+/// During the call, `src` must be readable and `dst` writable for `len` bytes. Every other access to these bytes that
+/// is not ordered against the call must be this routine, an atomic byte access, or come from outside the program (the
+/// kernel, a device, another process). Bytes that are accessed in no other way at the time, such as a private buffer,
+/// satisfy this by themselves.
+pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+    if len != 0 {
+        // SAFETY: exactly the contract of this function, which the caller upholds.
+        unsafe { routine::copy(dst, src, len) }
+    }
+}
+
+/// Sets `len` bytes at `dst` to `byte`, while other parties may read and write them.
+///
+/// # Safety
+///
+/// As for the destination of [`copy`].
+pub unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
+    if len != 0 {
+        // SAFETY: exactly the contract of this function, which the caller upholds.
+        unsafe { routine::fill(dst, byte, len) }
+    }
+}
+
+#[cfg(all(
+    not(miri),
+    any(
+        target_arch = "x86",
+        target_arch = "x86_64",
+        target_arch = "arm",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64"
+    )
+))]
+mod routine {
+    use std::{
+        arch::asm,
+        ffi::{c_int, c_void},
+    };
+
+    type Move = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
+    type Set = unsafe extern "C" fn(*mut c_void, c_int, usize) -> *mut c_void;
+
+    /// The same pointer, but the compiler no longer knows which function it names.
+    #[inline(always)]
+    fn opaque_move(function: Move) -> Move {
+        let mut hidden = function;
+        // SAFETY: the assembly is empty: the value it claims to have chosen is the one it was given.
+        unsafe { asm!("/* {0} */", inout(reg) hidden, options(nostack, preserves_flags)) };
+        hidden
+    }
+
+    #[inline(always)]
+    fn opaque_set(function: Set) -> Set {
+        let mut hidden = function;
+        // SAFETY: as in `opaque_move`.
+        unsafe { asm!("/* {0} */", inout(reg) hidden, options(nostack, preserves_flags)) };
+        hidden
+    }
+
+    pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+        let function = opaque_move(libc::memmove);
+        // SAFETY: the caller says that both are accessible for `len` bytes; memmove allows overlap.
+        unsafe { function(dst.cast(), src.cast(), len) };
+    }
+
+    pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
+        let function = opaque_set(libc::memset);
+        // SAFETY: the caller says that `dst` is writable for `len` bytes.
+        unsafe { function(dst.cast(), c_int::from(byte), len) };
+    }
+}
+
+#[cfg(not(all(
+    not(miri),
+    any(
+        target_arch = "x86",
+        target_arch = "x86_64",
+        target_arch = "arm",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64"
+    )
+)))]
+use bytewise as routine;
+
+/// The portable routine: what the fast one means. Also the reference that tests compare it with.
+#[cfg_attr(not(test), allow(dead_code, reason = "used where the fast routine is not"))]
+mod bytewise {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    unsafe fn load(src: *const u8) -> u8 {
+        // SAFETY: readable, and every racing access is atomic or foreign, says the caller. Alignment is 1.
+        unsafe { AtomicU8::from_ptr(src.cast_mut()) }.load(Ordering::Relaxed)
+    }
+
+    unsafe fn store(dst: *mut u8, byte: u8) {
+        // SAFETY: writable, and every racing access is atomic or foreign, says the caller. Alignment is 1.
+        unsafe { AtomicU8::from_ptr(dst) }.store(byte, Ordering::Relaxed);
+    }
+
+    pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+        let step = |i: usize| {
+            // SAFETY: `i < len`, and the caller says that the source is readable for `len` bytes.
+            let byte = unsafe { load(src.wrapping_add(i)) };
+            // SAFETY: `i < len`, and the caller says that the destination is writable for `len` bytes.
+            unsafe { store(dst.wrapping_add(i), byte) };
+        };
+        if dst.addr() <= src.addr() {
+            (0..len).for_each(step);
+        } else {
+            (0..len).rev().for_each(step);
+        }
+    }
+
+    pub(super) unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
+        for i in 0..len {
+            // SAFETY: `i < len`, and the caller says that the destination is writable for `len` bytes.
+            unsafe { store(dst.wrapping_add(i), byte) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

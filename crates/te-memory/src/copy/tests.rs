@@ -1,0 +1,60 @@
+//! The fast routine means the same as the bytewise one.
+
+use proptest::prelude::*;
+
+use super::*;
+
+type Copy = unsafe fn(*mut u8, *const u8, usize);
+
+/// Copies inside one buffer with `routine`.
+fn copied_within(routine: Copy, mut bytes: Vec<u8>, dst: usize, src: usize, len: usize) -> Vec<u8> {
+    assert!(dst.max(src) + len <= bytes.len());
+    let base = bytes.as_mut_ptr();
+    // SAFETY: both ranges are inside the buffer, which is ours.
+    unsafe { routine(base.wrapping_add(dst), base.wrapping_add(src), len) };
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn fast_and_bytewise_copy_agree_for_all_alignments_and_overlaps(
+        bytes in proptest::collection::vec(any::<u8>(), 1..700),
+        dst in any::<prop::sample::Index>(),
+        src in any::<prop::sample::Index>(),
+        len in any::<prop::sample::Index>(),
+    ) {
+        let (dst, src) = (dst.index(bytes.len()), src.index(bytes.len()));
+        let len = len.index(bytes.len() - dst.max(src) + 1);
+        let mut expected = bytes.clone();
+        expected.copy_within(src..src + len, dst);
+        prop_assert_eq!(&copied_within(copy, bytes.clone(), dst, src, len), &expected);
+        prop_assert_eq!(&copied_within(bytewise::copy, bytes, dst, src, len), &expected);
+    }
+
+    #[test]
+    fn fast_and_bytewise_fill_set_exactly_the_range(
+        bytes in proptest::collection::vec(any::<u8>(), 1..300),
+        at in any::<prop::sample::Index>(),
+        len in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let at = at.index(bytes.len());
+        let len = len.index(bytes.len() - at + 1);
+        let mut expected = bytes.clone();
+        expected[at..at + len].fill(byte);
+        for routine in [fill, bytewise::fill] {
+            let mut bytes = bytes.clone();
+            // SAFETY: the range is inside the buffer, which is ours.
+            unsafe { routine(bytes.as_mut_ptr().wrapping_add(at), byte, len) };
+            prop_assert_eq!(&bytes, &expected);
+        }
+    }
+}
+
+#[test]
+fn copying_no_bytes_touches_no_pointer() {
+    // SAFETY: no bytes are accessed.
+    unsafe { copy(std::ptr::null_mut(), std::ptr::null(), 0) };
+    // SAFETY: no bytes are accessed.
+    unsafe { fill(std::ptr::null_mut(), 1, 0) };
+}

@@ -1,0 +1,228 @@
+//! A registration: a range of owned memory that is counted while it is used.
+
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Instant,
+};
+
+use parking_lot::Mutex;
+use te_segment::{Access, AddressRange, Generation, Location};
+
+use crate::{
+    error::{Refusal, ReleaseError, StillHeld},
+    gate::{Gate, NotReleasable, Phase},
+    hold::{Hold, HoldKind},
+    memory::{Base, Memory},
+    table::TableShared,
+};
+
+/// Where a region is in its life.
+///
+/// ```text
+/// Reserved --commit--> Active --block--> Blocked --(holds = 0) release--> Released
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RegionState {
+    /// Its range is taken; this process can use it, remote requests do not see it.
+    Reserved,
+    /// Remote requests see it.
+    Active,
+    /// Nobody gets a new hold; existing ones may still touch the memory.
+    Blocked,
+    /// The memory has been given back.
+    Released,
+}
+
+/// How many holds a region has at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldCount {
+    /// Holds of this process.
+    pub local: u32,
+    /// Holds of requests from peers.
+    pub remote: u32,
+}
+
+pub(crate) struct RegionShared {
+    range: AddressRange,
+    base: Base,
+    access: Access,
+    location: Location,
+    generation: Generation,
+    pub(crate) gate: Gate,
+    /// Taken exactly once, by whoever succeeds in `Gate::try_release`.
+    memory: Mutex<Option<Memory>>,
+    table: Weak<TableShared>,
+}
+
+/// A handle to one registration. Clones are handles to the same one.
+///
+/// Handles do not keep the registration: dropping all of them leaves it in the table, and after [`Region::release`]
+/// the remaining ones are [`RegionState::Released`] and refuse everything. What keeps the memory in place are holds.
+#[derive(Clone)]
+pub struct Region {
+    shared: Arc<RegionShared>,
+}
+
+/// What a registration consists of besides its memory.
+pub(crate) struct Registered {
+    pub(crate) range: AddressRange,
+    pub(crate) access: Access,
+    pub(crate) location: Location,
+    pub(crate) generation: Generation,
+}
+
+impl Region {
+    pub(crate) fn new(memory: Memory, registered: Registered, table: Weak<TableShared>) -> Self {
+        let Registered { range, access, location, generation } = registered;
+        let shared = RegionShared {
+            range,
+            base: memory.base(),
+            access,
+            location,
+            generation,
+            gate: Gate::new(),
+            memory: Mutex::new(Some(memory)),
+            table,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.shared.gate
+    }
+
+    pub(crate) fn base(&self) -> Base {
+        self.shared.base
+    }
+
+    /// The addresses it covers.
+    pub fn range(&self) -> AddressRange {
+        self.shared.range
+    }
+
+    /// What peers may do with it.
+    pub fn access(&self) -> Access {
+        self.shared.access
+    }
+
+    /// Where its memory lies, as stated at registration.
+    pub fn location(&self) -> &Location {
+        &self.shared.location
+    }
+
+    /// Its number, unique in the life of the table: a range that is registered again gets a new one.
+    pub fn generation(&self) -> Generation {
+        self.shared.generation
+    }
+
+    /// Where it is in its life.
+    pub fn state(&self) -> RegionState {
+        match self.gate().phase() {
+            Phase::Reserved => RegionState::Reserved,
+            Phase::Active => RegionState::Active,
+            Phase::Blocked => RegionState::Blocked,
+            Phase::Released => RegionState::Released,
+        }
+    }
+
+    /// Holds `len` bytes at `offset` for use by this process.
+    ///
+    /// Takes no lock and allocates nothing. Refused with [`Refusal::Withdrawn`] once the region is blocked, and with
+    /// [`Refusal::EmptyRange`], [`Refusal::Wraps`] or [`Refusal::OutsideRange`] for a part that does not exist.
+    pub fn hold(&self, offset: u64, len: u64) -> Result<Hold, Refusal> {
+        Hold::enter(self, HoldKind::Local, offset, len)
+    }
+
+    /// Copies bytes at `offset` to `buffer`. If others write them meanwhile, the bytes read are unspecified.
+    ///
+    /// Refused as [`Region::hold`] is, except that an empty buffer inside the range is fine.
+    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Refusal> {
+        self.whole()?.read_at(offset, buffer)
+    }
+
+    /// Copies `bytes` to `offset`. Refused as [`Region::read_at`] is.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
+        self.whole()?.write_at(offset, bytes)
+    }
+
+    /// Sets every byte. Refused once the region is blocked.
+    pub fn fill(&self, byte: u8) -> Result<(), Refusal> {
+        self.whole()?.fill(byte)
+    }
+
+    fn whole(&self) -> Result<Hold, Refusal> {
+        self.hold(0, self.range().len())
+    }
+
+    /// Refuses new holds, local and remote, from now on. Idempotent; cannot be undone.
+    pub fn block(&self) {
+        self.gate().block();
+    }
+
+    /// How many holds there are now.
+    pub fn holds(&self) -> HoldCount {
+        let (local, remote) = self.gate().counts();
+        HoldCount { local, remote }
+    }
+
+    /// Waits until the region is blocked and has no holds. At the deadline, says what is left.
+    ///
+    /// Blocks the calling thread; [`Region::on_drained`] is for callers that must not.
+    pub fn wait_drained(&self, deadline: Instant) -> Result<(), StillHeld> {
+        self.gate().wait_drained(deadline).map_err(|(local, remote)| StillHeld { local, remote })
+    }
+
+    /// Calls `callback` once when the region is blocked and has no holds: at once if that is so already, else on the
+    /// thread that drops the last hold or blocks. It must be short and must not panic. Never called if a hold leaks.
+    pub fn on_drained(&self, callback: impl FnOnce() + Send + 'static) {
+        self.gate().on_drained(Box::new(callback));
+    }
+
+    /// Ends the registration and gives the memory back. Of all handles, exactly one succeeds.
+    ///
+    /// The range is free for another registration before the call returns. Fails, and changes nothing, if the region
+    /// has not been blocked or is still held.
+    pub fn release(&self) -> Result<Memory, ReleaseError> {
+        self.gate().try_release().map_err(|error| match error {
+            NotReleasable::NotBlocked => ReleaseError::NotBlocked,
+            NotReleasable::Held { local, remote } => ReleaseError::StillHeld { local, remote },
+            NotReleasable::Released => ReleaseError::Released,
+        })?;
+        if let Some(table) = self.shared.table.upgrade() {
+            table.forget(self);
+        }
+        self.shared.memory.lock().take().ok_or(ReleaseError::Released)
+    }
+
+    /// Blocks the region and frees its memory as soon as nobody holds it.
+    pub(crate) fn abandon(&self) {
+        self.block();
+        let region = self.clone();
+        // The callback keeps the region alive until it runs; if a hold leaks, region and memory leak with it.
+        self.on_drained(move || drop(region.release()));
+    }
+}
+
+impl PartialEq for Region {
+    /// Whether both are handles to the same registration.
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Eq for Region {}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("range", &self.shared.range)
+            .field("access", &self.shared.access)
+            .field("location", &self.shared.location)
+            .field("generation", &self.shared.generation)
+            .field("state", &self.state())
+            .field("holds", &self.holds())
+            .finish()
+    }
+}

@@ -1,0 +1,48 @@
+//! Ours against the reference engine, in both directions, on this host only.
+//!
+//! The reference is the Python wheel of its CPU-only build, started through the scripts in `tests/interop`. Each check
+//! is one row of the table: who acts on whom, framing, what, size, time. Bytes are always verified, never counted.
+
+mod board;
+mod checks;
+mod environment;
+mod json_peer;
+mod ours;
+mod reference;
+
+use std::path::PathBuf;
+
+use crate::Result;
+use crate::args::Args;
+use crate::artefacts;
+use crate::outcome::Outcome;
+use crate::workspace::Workspace;
+
+use board::Board;
+use environment::Environment;
+
+/// `cargo xtask interop [--te PATH] [--baseline]`
+pub(crate) fn command(mut args: Args) -> Result<Outcome> {
+    let te = args.value("--te")?.map(PathBuf::from);
+    let baseline_only = args.flag("--baseline");
+    args.finish()?;
+    let workspace = Workspace::load()?;
+    let environment = Environment::prepare(&workspace)?;
+    let mut board = Board::new();
+    checks::baseline(&environment, &mut board)?;
+    if !baseline_only {
+        let te = te.map_or_else(|| artefacts::te(&workspace), Ok)?;
+        checks::ours(&environment, &te, &mut board)?;
+    }
+    Ok(board.finish())
+}
+
+/// All checks with the release build.
+pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
+    let environment = Environment::prepare(workspace)?;
+    let te = artefacts::te(workspace)?;
+    let mut board = Board::new();
+    checks::baseline(&environment, &mut board)?;
+    checks::ours(&environment, &te, &mut board)?;
+    Ok(board.finish())
+}

@@ -1,0 +1,89 @@
+//! Named campaigns that run for as long as they are told: too long for every change, meant for a night.
+
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::args::Args;
+use crate::demo;
+use crate::interop;
+use crate::outcome::Outcome;
+use crate::shell::{Cmd, is_installed};
+use crate::workspace::Workspace;
+
+pub(crate) fn command(mut args: Args) -> Result<Outcome> {
+    let campaign = args.positional().ok_or("soak needs a campaign: fuzz, demo or interop")?;
+    let begun = Instant::now();
+    let outcome = match campaign.as_str() {
+        "fuzz" => {
+            let minutes = args.number("--minutes", 1)?;
+            args.finish()?;
+            fuzz(&Workspace::load()?, minutes)?
+        }
+        "demo" => {
+            let rounds = args.number("--rounds", 10)?;
+            args.finish()?;
+            let workspace = Workspace::load()?;
+            repeat(rounds, || demo::check(&workspace))?
+        }
+        "interop" => {
+            let rounds = args.number("--rounds", 10)?;
+            args.finish()?;
+            let workspace = Workspace::load()?;
+            repeat(rounds, || interop::check(&workspace))?
+        }
+        other => return Err(format!("no campaign `{other}`; there are fuzz, demo and interop").into()),
+    };
+    println!("{campaign} took {} s", begun.elapsed().as_secs());
+    outcome.print();
+    Ok(outcome)
+}
+
+fn repeat(rounds: u64, mut round: impl FnMut() -> Result<Outcome>) -> Result<Outcome> {
+    let mut total = Outcome::default();
+    for n in 1..=rounds {
+        println!("round {n} of {rounds}");
+        total.add(round()?);
+    }
+    Ok(total)
+}
+
+/// Every fuzz target for the given time. Needs a nightly toolchain and cargo-fuzz, and says so where they lack.
+fn fuzz(workspace: &Workspace, minutes: u64) -> Result<Outcome> {
+    if !is_installed("rustup") || !Cmd::new("rustup").args(["run", "nightly", "rustc", "-V"]).quiet()?.success
+    {
+        return Err(
+            "fuzzing needs a nightly toolchain, and there is none: rustup toolchain install nightly".into()
+        );
+    }
+    let cargo_fuzz = || Cmd::new("rustup").args(["run", "nightly", "cargo", "fuzz"]).dir(&workspace.root);
+    if !cargo_fuzz().arg("--version").quiet()?.success {
+        return Err("fuzzing needs cargo-fuzz: cargo install --locked --version 0.13.2 cargo-fuzz".into());
+    }
+    let list = cargo_fuzz().arg("list").read()?;
+    let mut outcome = Outcome::default();
+    for target in list.split_whitespace() {
+        let seconds = Duration::from_secs(minutes * 60);
+        let success = cargo_fuzz()
+            .args(["run", target, "--", &format!("-max_total_time={}", seconds.as_secs())])
+            .deadline(seconds + Duration::from_secs(30 * 60))
+            .run()?;
+        outcome.add(Outcome::of_command(&format!("fuzz target {target}"), success));
+    }
+    Ok(outcome)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_round_is_counted() {
+        let total = repeat(3, || Ok(Outcome::of_command("round", true))).unwrap();
+        assert_eq!((total.passed, total.failed), (3, 0));
+    }
+
+    #[test]
+    fn an_unknown_campaign_is_an_error() {
+        assert!(command(Args::new(["sleep".to_owned()])).is_err());
+    }
+}

@@ -63,9 +63,20 @@ impl RpcClient {
         let addresses = resolved
             .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
             .map_err(|source| RpcError::Resolve { endpoint: to.clone(), source })?;
+        self.call_any(to, &addresses, kind, body, deadline).await
+    }
 
+    /// Tries the addresses of `to` in order.
+    async fn call_any(
+        &self,
+        to: &Endpoint,
+        addresses: &[SocketAddr],
+        kind: FrameKind,
+        body: &[u8],
+        deadline: Instant,
+    ) -> Result<Vec<u8>, RpcError> {
         let mut attempts = Vec::new();
-        for address in addresses {
+        for &address in addresses {
             match self.attempt(address, kind, body, deadline).await {
                 Ok(reply) => return Ok(reply),
                 Err(attempt) => {
@@ -165,3 +176,6 @@ fn unusable(to: &Endpoint, kind: FrameKind) -> impl FnOnce(MessageError) -> RpcE
 pub(crate) fn after(start: Instant, span: Duration) -> Instant {
     start.checked_add(span).unwrap_or_else(|| start + Duration::from_secs(3600))
 }
+
+#[cfg(test)]
+mod tests;

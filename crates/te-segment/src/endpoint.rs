@@ -273,6 +273,16 @@ impl Endpoint {
         self.port.get()
     }
 
+    /// The endpoint of `port` on `host`.
+    pub const fn from_parts(host: Host, port: NonZeroU16) -> Self {
+        Self { host, port }
+    }
+
+    /// The port in a type that excludes 0.
+    pub const fn nonzero_port(&self) -> NonZeroU16 {
+        self.port
+    }
+
     /// The socket address, if the host is an address and its scope, if any, a number. Everything else needs a resolver.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         match &self.host {

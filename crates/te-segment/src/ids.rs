@@ -201,6 +201,11 @@ impl TransportKind {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// A word that the caller knows to be well-formed.
+    pub(crate) const fn of_static(word: &'static str) -> Self {
+        Self(Cow::Borrowed(word))
+    }
 }
 
 /// One life of a process that owns a segment: 128 bits drawn at start, never reused.

@@ -66,6 +66,8 @@ pub mod numa;
 mod region;
 mod sync;
 mod table;
+#[cfg(test)]
+mod testing;
 
 pub use error::{CopyError, MemoryError, Refusal, RegisterError, ReleaseError, ReserveRejected, StillHeld};
 pub use hold::{Hold, copy_between};

@@ -308,3 +308,6 @@ impl fmt::Debug for Memory {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,3 +56,6 @@ pub fn location_of(range: &AddressRange) -> Option<Location> {
     let first = nodes.next()?;
     nodes.all(|node| node == first).then(|| Location::cpu(first))
 }
+
+#[cfg(test)]
+mod tests;

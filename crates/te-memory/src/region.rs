@@ -226,3 +226,6 @@ impl fmt::Debug for Region {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

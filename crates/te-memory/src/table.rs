@@ -266,3 +266,8 @@ impl Drop for Reservation {
         }
     }
 }
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

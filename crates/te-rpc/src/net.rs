@@ -32,6 +32,20 @@ pub(crate) enum ReadError {
     OverBudget,
 }
 
+/// Waits for the first byte; gives the frame if it comes at once. A socket can be ready without having any.
+pub(crate) async fn read_first(
+    stream: &TcpStream,
+    decoder: &mut FrameDecoder,
+) -> Result<Option<Frame>, ReadError> {
+    loop {
+        stream.readable().await.map_err(ReadError::Io)?;
+        let frame = read_available(stream, decoder)?;
+        if frame.is_some() || decoder.has_started() {
+            return Ok(frame);
+        }
+    }
+}
+
 /// Reads one frame. `charge` is told how much memory the body holds and may end the read by saying no.
 pub(crate) async fn read_frame(
     stream: &TcpStream,
@@ -39,12 +53,12 @@ pub(crate) async fn read_frame(
     mut charge: impl FnMut(usize) -> bool,
 ) -> Result<Frame, ReadError> {
     loop {
+        if !charge(decoder.allocated()) {
+            return Err(ReadError::OverBudget);
+        }
         stream.readable().await.map_err(ReadError::Io)?;
         if let Some(frame) = read_available(stream, decoder)? {
             return Ok(frame);
-        }
-        if !charge(decoder.allocated()) {
-            return Err(ReadError::OverBudget);
         }
     }
 }

@@ -261,17 +261,18 @@ async fn exchange(
 ) -> Result<(), Unanswered> {
     let limits = &shared.limits;
     stream.set_nodelay(true).ok();
-    timeout(limits.silent, stream.readable())
-        .await
-        .map_err(|_| Unanswered::Silent)?
-        .map_err(|error| Unanswered::Read(ReadError::Io(error)))?;
+    let mut decoder = FrameDecoder::new(limits.max_frame_strangers);
+    let first = timeout(limits.silent, net::read_first(stream, &mut decoder)).await;
+    let first = first.map_err(|_| Unanswered::Silent)??;
 
     let deadline = after(Instant::now(), limits.request).into();
     let mut charge = Charge::new(&shared.budget);
-    let mut decoder = FrameDecoder::new(limits.max_frame_strangers);
-    let frame = timeout_at(deadline, net::read_frame(stream, &mut decoder, |bytes| charge.raise(bytes)))
-        .await
-        .map_err(|_| Unanswered::Slow)??;
+    let frame = match first {
+        Some(frame) => frame,
+        None => timeout_at(deadline, net::read_frame(stream, &mut decoder, |bytes| charge.raise(bytes)))
+            .await
+            .map_err(|_| Unanswered::Slow)??,
+    };
     if !shared.table.begin(id) {
         return Err(Unanswered::Evicted);
     }

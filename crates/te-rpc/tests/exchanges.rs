@@ -1,5 +1,7 @@
 //! Exchanges recorded with the reference engine, replayed against the listener.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod common;
 
 use common::*;

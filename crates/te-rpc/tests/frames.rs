@@ -1,10 +1,12 @@
 //! The frame decoder, without sockets.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use proptest::prelude::*;
 use te_rpc::{
     FrameKind,
     frame::{Frame, FrameDecoder, FrameReject, HEAD_BYTES, MAX_FRAME, Progress, encode},
-    message::{ConnectionBody, NotifyBody, ProbeReply, notify_success, probe_request},
+    message::{ConnectionBody, NULL_BODY, NotifyBody, ProbeReply, notify_success, probe_request},
 };
 
 const LIMIT: usize = 1 << 20;
@@ -46,6 +48,11 @@ fn notify_request_is_the_golden_vector() {
 fn notify_reply_is_the_golden_vector() {
     let bytes = encode(FrameKind::Notify, false, &notify_success());
     assert_eq!(bytes, b"\x24\0\0\0\0\0\0\0\x02{\"name\":\"\",\"notify_msg\":\"success\"}\n");
+}
+
+#[test]
+fn null_reply_is_the_golden_vector() {
+    assert_eq!(encode(FrameKind::Metadata, false, NULL_BODY), b"\x06\0\0\0\0\0\0\0\x01null\n");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Reading and writing of bodies.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use proptest::prelude::*;
 use te_rpc::message::{
     ConnectionBody, MessageError, NotifyBody, ProbeReply, check_json, notify_refused, notify_success,

@@ -101,6 +101,14 @@ const TABLE: &[Row] = &[
     Row { crates: "xtask", may_use: &[], tests_may_use: &[] },
 ];
 
+/// Foreign crates that belong in one place: the codec, and what only a program wants.
+const FOREIGN: &[(&str, &[&str])] = &[
+    ("bincode", &["te-segment"]),
+    ("clap", &["te-cli"]),
+    ("indicatif", &["te-cli"]),
+    ("hdrhistogram", &["te-cli"]),
+];
+
 /// The arrows that point the wrong way.
 pub(super) fn complaints<'a>(packages: impl Iterator<Item = &'a Package>) -> Vec<String> {
     let packages: Vec<_> = packages.collect();
@@ -120,6 +128,11 @@ pub(super) fn complaints<'a>(packages: impl Iterator<Item = &'a Package>) -> Vec
                 complaints.push(format!("{kind}{} must not depend on {}", package.name, dependency.name));
             }
         }
+    }
+    for (foreign, owners) in FOREIGN {
+        let strangers = packages.iter().filter(|p| !owners.contains(&p.name.as_str()));
+        let users = strangers.filter(|p| p.dependencies.iter().any(|d| d.name == *foreign && !d.dev));
+        complaints.extend(users.map(|p| format!("{} must not depend on {foreign}", p.name)));
     }
     if let Some(contract) = CONTRACTS.iter().find(|c| !ours.contains(c)) {
         complaints.push(format!("the workspace has no {contract}: is this the right table?"));
@@ -187,6 +200,16 @@ mod tests {
     fn the_testkit_in_a_product_dependency_is_refused() {
         assert_eq!(about(vec![package("te-engine", &[("te-testkit", false)])]).len(), 1);
         assert_eq!(about(vec![package("te-engine", &[("te-testkit", true)])]).len(), 0);
+    }
+
+    #[test]
+    fn a_foreign_crate_outside_of_its_place_is_refused() {
+        assert_eq!(about(vec![package("te-segment", &[("bincode", false)])]), [""; 0]);
+        assert_eq!(
+            about(vec![package("te-rpc", &[("bincode", false)])]),
+            ["te-rpc must not depend on bincode"]
+        );
+        assert_eq!(about(vec![package("te-rpc", &[("bincode", true)])]), [""; 0]);
     }
 
     #[test]

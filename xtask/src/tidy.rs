@@ -35,7 +35,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
     outcome.verdict("arrows", arrows::complaints(workspace.members.values()));
     outcome.verdict("layout", layout::complaints(workspace.members.values()));
     outcome.verdict("wire pages", wire::complaints(&workspace.root)?);
-    let rust: Vec<_> = files.iter().filter(|f| f.path.extension().is_some_and(|e| e == "rs")).collect();
+    let rust: Vec<_> = files.iter().filter(|f| is_ours_to_read(&f.path)).collect();
     if rust.is_empty() {
         return Err("no Rust file found".into());
     }
@@ -71,6 +71,25 @@ fn files(root: &Path) -> Result<Vec<File>> {
     Ok(files)
 }
 
+/// Rust files, but not the programs that prove that a misuse does not compile: their expected errors name lines, and
+/// what is wrong with them is their point.
+fn is_ours_to_read(path: &Path) -> bool {
+    let is_proof = path.components().any(|c| c.as_os_str() == "compile_fail");
+    path.extension().is_some_and(|e| e == "rs") && !is_proof
+}
+
 fn over<T>(items: &[T], rule: impl Fn(&T) -> Vec<String>) -> Vec<String> {
     items.iter().flat_map(rule).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proofs_that_do_not_compile_are_not_judged() {
+        assert!(is_ours_to_read(Path::new("crates/te/src/lib.rs")));
+        assert!(!is_ours_to_read(Path::new("crates/te/tests/compile_fail/twice.rs")));
+        assert!(!is_ours_to_read(Path::new("README.md")));
+    }
 }

@@ -1,1 +1,75 @@
-//! life cycle, batches, notify and liveness of the te transfer engine.
+//! The engine: life cycle, batches, notify and liveness. It knows no backend; transports and directories come in
+//! through their contracts. Programs use the `te` facade, which builds both from a URL and features.
+//!
+//! # Quick start
+//!
+//! [`Bound::bind`] binds the control listener and names the segment, [`Bound::start`] installs transports, serves and
+//! publishes. Then [`Engine::register`] offers memory, [`Engine::open`] finds a peer, [`Engine::batch`] moves bytes:
+//!
+//! ```no_run
+//! # async fn example(engine: te_engine::Engine) -> Result<(), te_engine::Error> {
+//! use te_engine::Deadline;
+//! use te_segment::Access;
+//!
+//! let local = engine.register(vec![0_u8; 4096], Access::LOCAL).await?;
+//! let peer = engine.open("prefill-3").await?;
+//! let report = engine.batch().read(&peer.buffer(0)?.slice(0, 4096)?, local.slice(..)).submit()?.await?;
+//! println!("{report}");
+//! let memory = local.unregister(Deadline::after_secs(5)).await?;
+//! # drop(memory);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Guarantees
+//!
+//! * A completed batch is applied at its destinations; a terminal one touches no local memory any more.
+//! * Planning happens before sending: an error of [`BatchBuilder::submit`] means that nothing was sent.
+//! * Registration is all or nothing, over transports and over the members of a batch.
+//! * What is published can be reached: listeners accept before the first record is written.
+//! * Two engines in one process do not know of each other. No statics, no environment, no signal handlers.
+//!
+//! # Thread safety and runtime
+//!
+//! [`Engine`], [`Segment`], [`Buffer`] and [`Batch`] are `Send` and `Sync`. Control work runs on a tokio runtime of the
+//! engine's own, or on one that is lent; futures can be awaited from any executor, and [`block_on`] drives them from a
+//! plain thread.
+//!
+//! # Failure behaviour
+//!
+//! Every [`Error`] has a kind, the operation, the peer, the path, the cause and whether a retry can help. The error of
+//! a batch carries the report of every request. A write that failed may have written any part of its own range;
+//! [`Error::remote_effect`] says what is possible. A store that does not answer never stops transfers.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod bootstrap;
+mod buffer;
+mod config;
+mod control;
+mod core;
+mod engine;
+mod error;
+mod limits;
+mod local;
+mod notify;
+mod publisher;
+mod register;
+mod runtime;
+mod segment;
+pub mod size;
+mod start;
+mod withdraw;
+
+pub use batch::{Batch, BatchBuilder, BatchStatus, NotifyOutcome, Report, RequestReport};
+pub use buffer::{Buffer, Deadline, LocalSlice, RegisterFailed, UnregisterFailed};
+pub use config::{EngineConfig, Naming};
+pub use engine::{Engine, ProbeReport, ShutdownReport};
+pub use error::{Error, ErrorKind, Result, Retry};
+pub use limits::Limits;
+pub use local::LocalSegment;
+pub use notify::Notification;
+pub use runtime::{RuntimeChoice, block_on};
+pub use segment::{RemoteRange, Segment};
+pub use start::Bound;

@@ -1,0 +1,231 @@
+//! Building and submitting a batch.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use te_memory::Hold;
+use te_segment::TransportKind;
+use te_select::Policy;
+use te_transport::{
+    CompletionSink, CompletionToken, Failure, FailureKind, Op, Path, Slice, Submission, SubmitMode,
+};
+
+use super::Batch;
+use super::report::Report;
+use super::state::{BatchState, RequestInfo};
+use crate::buffer::{Deadline, LocalSlice, refusal_kind};
+use crate::core::Core;
+use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::notify::Notice;
+use crate::segment::{RemoteRange, Segment};
+
+/// Collects requests. Nothing happens before [`submit`](Self::submit) or [`run`](Self::run).
+#[must_use = "a batch does nothing until it is submitted"]
+pub struct BatchBuilder {
+    core: Arc<Core>,
+    requests: Vec<Request>,
+    deadline: Option<Deadline>,
+    policy: Policy,
+    notice: Option<(Segment, String, String)>,
+}
+
+struct Request {
+    op: Op,
+    local: LocalSlice,
+    remote: RemoteRange,
+}
+
+impl BatchBuilder {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core, requests: Vec::new(), deadline: None, policy: Policy::default(), notice: None }
+    }
+
+    /// Room for so many more requests, to spare growing the list.
+    pub fn reserve(mut self, requests: usize) -> Self {
+        self.requests.reserve(requests.min(self.core.limits().batch));
+        self
+    }
+
+    /// Copies a remote range into local memory of the same length.
+    pub fn read(mut self, from: &RemoteRange, into: LocalSlice) -> Self {
+        self.requests.push(Request { op: Op::Read, local: into, remote: from.clone() });
+        self
+    }
+
+    /// Copies local memory into a remote range of the same length.
+    pub fn write(mut self, from: LocalSlice, to: &RemoteRange) -> Self {
+        self.requests.push(Request { op: Op::Write, local: from, remote: to.clone() });
+        self
+    }
+
+    /// How long the batch may take from submission. The default is the engine's request deadline.
+    pub fn deadline(self, time: Duration) -> Self {
+        self.deadline_at(Deadline::after(time))
+    }
+
+    /// When the batch must be terminal.
+    pub fn deadline_at(mut self, deadline: Deadline) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Uses only these transports, in this order.
+    pub fn transports(mut self, only: impl IntoIterator<Item = TransportKind>) -> Self {
+        self.policy.only = Some(only.into_iter().collect());
+        self
+    }
+
+    /// Notifies the segment's owner after all bytes are applied. Nothing is sent if a request fails. The name of the
+    /// notification is this engine's segment name.
+    pub fn notify(self, to: &Segment, message: impl Into<String>) -> Self {
+        let name = self.core.local().name().as_str().to_owned();
+        self.notify_as(to, name, message)
+    }
+
+    /// As [`notify`](Self::notify), with a name of the caller's.
+    pub fn notify_as(mut self, to: &Segment, name: impl Into<String>, message: impl Into<String>) -> Self {
+        self.notice = Some((to.clone(), name.into(), message.into()));
+        self
+    }
+
+    /// Plans a path for every request and hands the work to the transports. Never blocks on a peer.
+    ///
+    /// # Errors
+    ///
+    /// Before anything is sent: an empty or too large batch, lengths that differ, a range that does not permit the
+    /// operation, a withdrawn local buffer, no common path, an engine that is shutting down.
+    pub fn submit(self) -> Result<Batch> {
+        self.start(SubmitMode::Background)
+    }
+
+    /// Submits and waits. The calling thread may move the bytes itself, which spares the hand-over to another.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit) and [`Batch::wait`].
+    pub fn run(self) -> Result<Report> {
+        self.start(SubmitMode::CallerRuns)?.wait()
+    }
+
+    fn start(self, mode: SubmitMode) -> Result<Batch> {
+        let Self { core, requests, deadline, policy, notice } = self;
+        core.check_running("submit a batch")?;
+        check_count(requests.len(), core.limits().batch)?;
+        let deadline = deadline.unwrap_or_else(|| Deadline::after(core.limits().request_deadline)).instant();
+        let notice = match notice {
+            Some((to, name, message)) => Some(Notice::new(&core, &to, name, message)?),
+            None => None,
+        };
+
+        // Everything is planned and held before anything is sent, so that an error here leaves no trace.
+        let transports = core.transports();
+        let mut infos = Vec::with_capacity(requests.len());
+        let mut holds: Vec<(usize, u64, Hold)> = Vec::with_capacity(requests.len());
+        let mut paths: Vec<Arc<dyn Path>> = Vec::new();
+        let mut slices = 0_usize;
+        for Request { op, local, remote } in requests {
+            check_request(op, &local, &remote)?;
+            let source = (local.location(), local.registered());
+            let route = remote.prepared().route(&transports, op, remote.buffer_index(), source, &policy)?;
+            let hold = local.hold().map_err(|refusal| {
+                let operation = format!("use {} bytes of local memory", local.len());
+                Error::new(refusal_kind(refusal), operation, refusal.to_string())
+            })?;
+            slices += usize::try_from(remote.len().div_ceil(route.max_slice)).unwrap_or(usize::MAX);
+            let path = match paths.iter().position(|known| Arc::ptr_eq(known, &route.path)) {
+                Some(known) => known,
+                None => {
+                    paths.push(route.path.clone());
+                    paths.len() - 1
+                }
+            };
+            infos.push(RequestInfo { op, remote, path: route.path.label().clone(), slices_end: slices });
+            holds.push((path, route.max_slice, hold));
+        }
+        check_slices(slices)?;
+
+        let layout: Vec<_> = infos
+            .iter()
+            .map(|info| (info.op, info.remote.range(), info.remote.buffer().generation()))
+            .collect();
+        let state = BatchState::new(infos, deadline, notice);
+        let sink: Arc<dyn CompletionSink> = state.clone();
+        let mut work: Vec<Vec<Slice>> = paths.iter().map(|_| Vec::new()).collect();
+        if let [only] = work.as_mut_slice() {
+            only.reserve(slices);
+        }
+        let mut index = 0_u32;
+        for ((path, max_slice, hold), (op, remote, generation)) in holds.into_iter().zip(layout) {
+            if remote.len() <= max_slice {
+                let token = CompletionToken::new(sink.clone(), index);
+                index += 1;
+                work[path].push(Slice { op, local: hold, remote, generation, token });
+                continue;
+            }
+            let mut offset = 0;
+            while offset < remote.len() {
+                let len = max_slice.min(remote.len() - offset);
+                let token = CompletionToken::new(sink.clone(), index);
+                index += 1;
+                match (hold.slice(offset, len), remote.slice(offset, len)) {
+                    (Ok(local), Ok(remote)) => {
+                        work[path].push(Slice { op, local, remote, generation, token })
+                    }
+                    // Cutting inside checked bounds cannot fail; should it ever, the request fails, not the process.
+                    _ => token.fail(Failure::new(FailureKind::LocalMemory, "the slice cannot be cut")),
+                }
+                offset += len;
+            }
+        }
+        drop(sink);
+        for (path, slices) in paths.iter().zip(work) {
+            path.submit(Submission { slices, deadline, scope: state.scope().clone() }, mode);
+        }
+        Ok(Batch::new(state))
+    }
+}
+
+impl std::fmt::Debug for BatchBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BatchBuilder").field("requests", &self.requests.len()).finish_non_exhaustive()
+    }
+}
+
+fn check_count(requests: usize, limit: usize) -> Result<()> {
+    if requests == 0 {
+        return Err(Error::new(ErrorKind::InvalidArgument, "submit a batch", "the batch has no requests"));
+    }
+    if requests > limit {
+        let cause = format!("{requests} requests are over the limit of {limit} in one batch");
+        return Err(Error::new(ErrorKind::LimitReached, "submit a batch", cause));
+    }
+    Ok(())
+}
+
+fn check_slices(slices: usize) -> Result<()> {
+    if u32::try_from(slices).is_err() {
+        let cause = format!("{slices} slices are over the limit of {} in one batch", u32::MAX);
+        return Err(Error::new(ErrorKind::LimitReached, "submit a batch", cause));
+    }
+    Ok(())
+}
+
+fn check_request(op: Op, local: &LocalSlice, remote: &RemoteRange) -> Result<()> {
+    let operation = || format!("{op} {} of {}", remote.range(), remote.segment().name());
+    if local.len() != remote.len() {
+        let cause = format!("the local slice has {} bytes, the remote range {}", local.len(), remote.len());
+        return Err(Error::new(ErrorKind::InvalidArgument, operation(), cause));
+    }
+    let access = remote.buffer().access();
+    let permitted = match op {
+        Op::Read => access.allows_read(),
+        Op::Write => access.allows_write(),
+    };
+    if !permitted {
+        let cause = format!("the buffer permits {access} only");
+        return Err(Error::new(ErrorKind::PermissionDenied, operation(), cause)
+            .with_peer(remote.segment().name().as_str())
+            .with_retry(Retry::AfterReopen));
+    }
+    Ok(())
+}

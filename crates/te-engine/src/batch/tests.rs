@@ -1,0 +1,1 @@
+//! Facts about batches, on a scripted path.

@@ -1,0 +1,80 @@
+//! What the control listener answers.
+
+use std::sync::{Arc, Weak};
+
+use te_rpc::message::{ConnectionBody, NotifyBody, ProbeReply, notify_refused, notify_success};
+use te_rpc::{BoxFuture, Call, Handlers, Reply, RpcHandler};
+
+use crate::bootstrap::BootstrapTable;
+use crate::core::Core;
+use crate::notify::{Inbox, Notification};
+
+/// Handlers of one engine. `exchange` answers metadata requests; without it they get `null`, as an engine with a
+/// metadata store answers (wire spec).
+pub(crate) fn handlers(
+    core: &Arc<Core>,
+    exchange: Option<Arc<dyn RpcHandler>>,
+    bootstrap: Arc<BootstrapTable>,
+) -> Handlers {
+    let notify = NotifyHandler { inbox: core.inbox().clone(), limit: core.limits().notify_payload };
+    Handlers {
+        connection: Some(Arc::new(ConnectionHandler { bootstrap })),
+        metadata: exchange,
+        notify: Some(Arc::new(notify)),
+        probe: Some(Arc::new(ProbeHandler { core: Arc::downgrade(core) })),
+    }
+}
+
+struct ConnectionHandler {
+    bootstrap: Arc<BootstrapTable>,
+}
+
+impl RpcHandler for ConnectionHandler {
+    fn handle(&self, call: Call) -> BoxFuture<'_, Reply> {
+        let reply = match ConnectionBody::decode(&call.body) {
+            Ok(body) if body.is_control_channel() => Reply::Body(
+                ConnectionBody::refusal("no control channel over queue pairs; use notify frames").encode(),
+            ),
+            Ok(body) => Reply::Body(self.bootstrap.answer(&body).encode()),
+            Err(error) => {
+                tracing::debug!(target: "te::engine", peer = %call.peer, %error, "unusable connection request");
+                Reply::Close
+            }
+        };
+        Box::pin(std::future::ready(reply))
+    }
+}
+
+struct NotifyHandler {
+    inbox: Arc<Inbox>,
+    limit: usize,
+}
+
+impl RpcHandler for NotifyHandler {
+    fn handle(&self, call: Call) -> BoxFuture<'_, Reply> {
+        let reply = match NotifyBody::decode(&call.body) {
+            Ok(body) if body.name.len() + body.msg.len() > self.limit => Reply::Body(notify_refused()),
+            Ok(body) => {
+                let taken = self.inbox.push(Notification { name: body.name, message: body.msg });
+                Reply::Body(if taken { notify_success() } else { notify_refused() })
+            }
+            Err(error) => {
+                tracing::debug!(target: "te::engine", peer = %call.peer, %error, "unusable notification");
+                Reply::Close
+            }
+        };
+        Box::pin(std::future::ready(reply))
+    }
+}
+
+struct ProbeHandler {
+    core: Weak<Core>,
+}
+
+impl RpcHandler for ProbeHandler {
+    fn handle(&self, _call: Call) -> BoxFuture<'_, Reply> {
+        let running = self.core.upgrade().is_some_and(|core| core.check_running("answer a probe").is_ok());
+        let reply = if running { Reply::Body(ProbeReply::success().encode()) } else { Reply::Close };
+        Box::pin(std::future::ready(reply))
+    }
+}

@@ -1,0 +1,150 @@
+//! What every handle of one engine shares.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use te_metadata::{Directory, SegmentCache};
+use te_rpc::RpcClient;
+use te_segment::{Endpoint, SegmentName};
+use te_transport::Transport;
+use tokio::sync::watch;
+
+use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::limits::Limits;
+use crate::local::LocalSegment;
+use crate::notify::Inbox;
+use crate::publisher::Progress;
+use crate::runtime::Runtime;
+
+/// What every handle of one engine shares.
+pub(crate) struct Core {
+    parts: Parts,
+    stopping: AtomicBool,
+}
+
+/// The parts, made once at the start.
+pub(crate) struct Parts {
+    pub(crate) limits: Limits,
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) local: Arc<LocalSegment>,
+    pub(crate) transports: Arc<[Arc<dyn Transport>]>,
+    pub(crate) cache: SegmentCache,
+    pub(crate) rpc: RpcClient,
+    pub(crate) inbox: Arc<Inbox>,
+    /// Tells the publisher which version there is.
+    pub(crate) wake: watch::Sender<u64>,
+    /// Tells how far publishing is.
+    pub(crate) progress: watch::Receiver<Progress>,
+}
+
+impl Core {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self { parts, stopping: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.parts.limits
+    }
+
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.parts.runtime
+    }
+
+    pub(crate) fn local(&self) -> &Arc<LocalSegment> {
+        &self.parts.local
+    }
+
+    pub(crate) fn transports(&self) -> Arc<[Arc<dyn Transport>]> {
+        self.parts.transports.clone()
+    }
+
+    pub(crate) fn cache(&self) -> &SegmentCache {
+        &self.parts.cache
+    }
+
+    pub(crate) fn directory(&self) -> &Arc<dyn Directory> {
+        self.parts.cache.directory()
+    }
+
+    pub(crate) fn rpc(&self) -> &RpcClient {
+        &self.parts.rpc
+    }
+
+    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
+        &self.parts.inbox
+    }
+
+    pub(crate) fn control_deadline(&self) -> Instant {
+        Instant::now() + self.parts.limits.control_request
+    }
+
+    /// Whether new work is accepted.
+    pub(crate) fn check_running(&self, operation: &str) -> Result<()> {
+        if self.stopping.load(Ordering::Acquire) { Err(Error::shutdown(operation)) } else { Ok(()) }
+    }
+
+    /// Refuses new work from now on; whether this call was the first to say so.
+    pub(crate) fn begin_stop(&self) -> bool {
+        !self.stopping.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn wake_publisher(&self) {
+        let version = self.local().version();
+        self.parts.wake.send_modify(|wanted| *wanted = (*wanted).max(version));
+    }
+
+    /// Ends the publisher.
+    pub(crate) fn stop_publisher(&self) {
+        self.parts.wake.send_replace(crate::publisher::STOP);
+    }
+
+    /// Waits until what is offered now is published, at most until the deadline.
+    pub(crate) async fn published_by(&self, deadline: Instant) -> Result<()> {
+        let wanted = self.local().version();
+        let mut progress = self.parts.progress.clone();
+        let operation = format!("publish segment {}", self.local().name());
+        let named = operation.clone();
+        self.runtime()
+            .run(&operation, async move {
+                let reached = progress.wait_for(|progress| {
+                    progress.published >= wanted || matches!(progress.failure, Some((_, false)))
+                });
+                let failure = match tokio::time::timeout_at(deadline.into(), reached).await {
+                    Ok(Ok(progress)) if progress.published >= wanted => return Ok(()),
+                    Ok(Ok(progress)) => progress.failure.clone(),
+                    Ok(Err(_)) => return Err(Error::shutdown(named)),
+                    Err(_) => None,
+                };
+                let last = progress.borrow().failure.clone();
+                Err(match failure.or(last) {
+                    Some((cause, repeat)) => Error::new(ErrorKind::MetadataUnavailable, named, &*cause)
+                        .with_retry(if repeat { Retry::Later } else { Retry::No }),
+                    None => Error::new(ErrorKind::TimedOut, named, "not published by the deadline")
+                        .with_retry(Retry::Later),
+                })
+            })
+            .await
+    }
+
+    /// The control endpoint of an engine: stated in its descriptor if that is open here, else looked up by name.
+    pub(crate) async fn control_of(&self, name: &SegmentName, deadline: Instant) -> Result<Endpoint> {
+        if name == self.local().name() {
+            return Ok(self.local().control().clone());
+        }
+        let known =
+            self.cache().lookup(name).and_then(|segment| segment.snapshot().descriptor.control().cloned());
+        if let Some(endpoint) = known {
+            return Ok(endpoint);
+        }
+        self.directory()
+            .locate(name, deadline)
+            .await
+            .map_err(|error| Error::from_directory(format!("locate {name}"), Some(name.as_str()), error))
+    }
+
+    /// The deadline of a step that may take `time`, but not longer than the caller's.
+    pub(crate) fn within(deadline: Instant, time: Duration) -> Instant {
+        deadline.min(Instant::now() + time)
+    }
+}

@@ -1,0 +1,197 @@
+//! The segment this engine offers: it exists from construction, so there is never "no local descriptor".
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::{Mutex, RwLock};
+use te_memory::{Region, RegionState, RegionTable};
+use te_segment::{
+    BufferDescriptor, CompatProtocol, DescriptorError, DescriptorVersion, EncodeOptions, Endpoint,
+    Generation, Identity, Incarnation, SegmentDescriptor, SegmentName, TransportKind, Via,
+};
+use te_transport::Transport;
+
+/// How each region can be reached, by transport.
+pub(crate) type Vias = BTreeMap<TransportKind, Via>;
+
+/// The local segment: regions, how they can be reached, and the descriptor made of both on demand.
+pub struct LocalSegment {
+    name: SegmentName,
+    incarnation: Incarnation,
+    control: Endpoint,
+    regions: RegionTable,
+    transports: RwLock<Vec<Arc<dyn Transport>>>,
+    vias: Mutex<BTreeMap<Generation, Vias>>,
+    version: AtomicU64,
+    built: Mutex<Option<Built>>,
+}
+
+struct Built {
+    version: u64,
+    descriptor: Arc<SegmentDescriptor>,
+}
+
+impl LocalSegment {
+    pub(crate) fn new(
+        name: SegmentName,
+        incarnation: Incarnation,
+        control: Endpoint,
+        regions: RegionTable,
+    ) -> Self {
+        Self {
+            name,
+            incarnation,
+            control,
+            regions,
+            transports: RwLock::new(Vec::new()),
+            vias: Mutex::new(BTreeMap::new()),
+            version: AtomicU64::new(1),
+            built: Mutex::new(None),
+        }
+    }
+
+    /// The segment's name.
+    #[must_use]
+    pub fn name(&self) -> &SegmentName {
+        &self.name
+    }
+
+    /// This life of the engine.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Where the control listener is reached.
+    #[must_use]
+    pub fn control(&self) -> &Endpoint {
+        &self.control
+    }
+
+    pub(crate) fn regions(&self) -> &RegionTable {
+        &self.regions
+    }
+
+    pub(crate) fn install(&self, transport: Arc<dyn Transport>) {
+        self.transports.write().push(transport);
+        self.bump();
+    }
+
+    pub(crate) fn set_vias(&self, generation: Generation, vias: Vias) {
+        self.vias.lock().insert(generation, vias);
+    }
+
+    pub(crate) fn forget_vias(&self, generation: Generation) {
+        self.vias.lock().remove(&generation);
+    }
+
+    /// Version of the descriptor that would be served now.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// States that the offer changed; the descriptor is rebuilt when next asked for.
+    pub(crate) fn bump(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The current descriptor. Built at most once per version, so a thousand registrations cost one build.
+    ///
+    /// # Errors
+    ///
+    /// When the parts do not fit together, which is a defect of a transport.
+    pub fn descriptor(&self) -> Result<Arc<SegmentDescriptor>, DescriptorError> {
+        let mut built = self.built.lock();
+        // Read before building: what changes meanwhile has a newer version and is built next time.
+        let version = self.version();
+        if let Some(built) = built.as_ref().filter(|built| built.version == version) {
+            return Ok(built.descriptor.clone());
+        }
+        let descriptor = Arc::new(self.build(version)?);
+        *built = Some(Built { version, descriptor: descriptor.clone() });
+        Ok(descriptor)
+    }
+
+    fn build(&self, version: u64) -> Result<SegmentDescriptor, DescriptorError> {
+        let mut builder = SegmentDescriptor::builder(self.name.clone())
+            .identity(Identity::Te { incarnation: self.incarnation, control: Some(self.control.clone()) })
+            .version(DescriptorVersion::new(version));
+        for transport in self.transports.read().iter() {
+            builder = transport.advertise(builder);
+        }
+        let vias = self.vias.lock();
+        for region in self.regions.regions().into_iter().filter(is_offered) {
+            let via = vias.get(&region.generation()).cloned().unwrap_or_default();
+            builder = builder.buffer(BufferDescriptor::new(
+                region.range(),
+                region.location().clone(),
+                region.access(),
+                Some(region.generation()),
+                via,
+            )?);
+        }
+        builder.build()
+    }
+
+    /// The descriptor as JSON for a peer that speaks `compat`, without a trailing newline.
+    ///
+    /// # Errors
+    ///
+    /// As [`descriptor`](Self::descriptor).
+    pub fn encode(&self, compat: CompatProtocol, extension: bool) -> Result<String, DescriptorError> {
+        self.descriptor()?.encode(&EncodeOptions {
+            compat,
+            extension,
+            timestamp: timestamp(SystemTime::now()),
+        })
+    }
+}
+
+fn is_offered(region: &Region) -> bool {
+    region.access().is_remote() && region.state() == RegionState::Active
+}
+
+/// `YYYY-MM-DD HH:MM:SS.ffffff` in UTC, the form of the reference engine's `timestamp` member (wire spec). It is
+/// informational: no reader compares it.
+pub(crate) fn timestamp(now: SystemTime) -> String {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{:06}", since.subsec_micros())
+}
+
+/// Days since 1970-01-01 as a date of the Gregorian calendar. Counts in eras of 400 years that begin on a 1st of
+/// March, so that the leap day is the last of its year.
+fn civil(days: u64) -> (u64, u64, u64) {
+    const ERA: u64 = 146_097;
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / ERA, shifted % ERA);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    (year, month, day_of_year - (153 * shifted_month + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn timestamps_follow_the_calendar() {
+        let at = |seconds: u64, micros: u64| {
+            timestamp(UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros))
+        };
+        assert_eq!(at(0, 0), "1970-01-01 00:00:00.000000");
+        assert_eq!(at(951_782_400, 0), "2000-02-29 00:00:00.000000");
+        assert_eq!(at(1_768_469_411, 4_211), "2026-01-15 09:30:11.004211");
+        assert_eq!(at(4_107_542_399, 999_999), "2100-02-28 23:59:59.999999");
+        assert_eq!(at(4_107_542_400, 0), "2100-03-01 00:00:00.000000");
+    }
+}

@@ -1,0 +1,216 @@
+//! Starting an engine: bind, then start. Between the two, the local segment exists and its name is known, so that
+//! whoever serves or publishes it can be built.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use te_memory::RegionTable;
+use te_metadata::{Directory, SegmentCache};
+use te_rpc::{Bind, RpcClient, RpcHandler, RpcLimits, RpcListener};
+use te_segment::{Endpoint, Host, Incarnation, RpcLocation, SegmentName};
+use te_transport::{Context, Install, InstallError, Transport};
+use tokio::sync::watch;
+
+use crate::bootstrap::BootstrapTable;
+use crate::buffer::TransportSet;
+use crate::config::{EngineConfig, Naming};
+use crate::control;
+use crate::core::{Core, Parts};
+use crate::engine::{Engine, Running};
+use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::local::LocalSegment;
+use crate::notify::Inbox;
+use crate::publisher::{self, Progress};
+use crate::runtime::{Runtime, RuntimeChoice};
+
+/// An engine whose control listener is bound and whose segment has a name, but which serves nothing yet.
+pub struct Bound {
+    config: EngineConfig,
+    runtime: Arc<Runtime>,
+    listener: RpcListener,
+    local: Arc<LocalSegment>,
+    rpc: RpcClient,
+    bind: Host,
+}
+
+impl Bound {
+    /// Binds the control listener.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] for a wildcard as advertised address, or when no port can be bound.
+    pub async fn bind(config: EngineConfig, runtime: RuntimeChoice) -> Result<Self> {
+        if config.advertise.is_unspecified() {
+            let cause = format!("{} is a wildcard; peers cannot connect to it", config.advertise);
+            return Err(Error::new(ErrorKind::Config, "choose the advertised address", cause));
+        }
+        let runtime = Arc::new(Runtime::start(runtime)?);
+        let bind = config.bind.clone().unwrap_or_else(|| config.advertise.clone());
+        let rule = Bind { host: bind.clone(), port: config.control_port };
+        let operation = "bind the control listener";
+        let listener = runtime
+            .run(operation, async move {
+                RpcListener::bind(rule).await.map_err(|error| {
+                    let retry =
+                        if error.retry() == te_rpc::Retry::CanHelp { Retry::Later } else { Retry::No };
+                    Error::new(ErrorKind::Config, operation, error.to_string())
+                        .with_retry(retry)
+                        .with_source(error)
+                })
+            })
+            .await?;
+        let invalid = |cause: String| Error::new(ErrorKind::Name, "name the segment", cause);
+        let control = Endpoint::new(config.advertise.clone(), listener.port())
+            .map_err(|error| invalid(error.to_string()))?;
+        let name = match &config.naming {
+            Naming::Store(name) => name.clone(),
+            Naming::Peer => {
+                SegmentName::new(&control.to_string()).map_err(|error| invalid(error.to_string()))?
+            }
+        };
+        let incarnation = Incarnation::from_bits(rand::random());
+        let regions = RegionTable::new(config.limits.regions);
+        let local = Arc::new(LocalSegment::new(name, incarnation, control, regions));
+        let rpc = RpcClient::new(rpc_limits(&config));
+        Ok(Self { config, runtime, listener, local, rpc, bind })
+    }
+
+    /// The local segment. It always has a descriptor.
+    #[must_use]
+    pub fn local(&self) -> &Arc<LocalSegment> {
+        &self.local
+    }
+
+    /// A client for control requests, with this engine's limits.
+    #[must_use]
+    pub fn rpc(&self) -> &RpcClient {
+        &self.rpc
+    }
+
+    /// Installs the transports, serves control requests and publishes the empty segment, in this order: what is
+    /// published can be reached. `exchange` answers metadata requests of peers that ask the engine itself.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Transport`] when one cannot be installed, [`ErrorKind::MetadataUnavailable`] or
+    /// [`ErrorKind::Name`] when the segment cannot be published. Nothing is left running.
+    pub async fn start(
+        self,
+        directory: Arc<dyn Directory>,
+        exchange: Option<Arc<dyn RpcHandler>>,
+        transports: Vec<Box<dyn Install>>,
+    ) -> Result<Engine> {
+        let Self { config, runtime, listener, local, rpc, bind } = self;
+        let bootstrap = Arc::new(BootstrapTable::new(rpc.clone(), local.control().clone()));
+        let context = Context {
+            incarnation: local.incarnation(),
+            regions: local.regions().clone(),
+            bind,
+            advertise: config.advertise.clone(),
+            ports: config.ports,
+            bootstrap: bootstrap.clone(),
+        };
+        let installed = install(&local, transports, &context)?;
+        let location = RpcLocation::new(local.control());
+
+        let version = local.version();
+        let (wake, woken) = watch::channel(version);
+        let (progress, progressed) = watch::channel(Progress::default());
+        let core = Arc::new(Core::new(Parts {
+            limits: config.limits.clone(),
+            runtime: runtime.clone(),
+            local: local.clone(),
+            transports: installed.into(),
+            cache: SegmentCache::new(directory.clone()),
+            rpc,
+            inbox: Arc::new(Inbox::new(config.limits.notify_queue)),
+            wake,
+            progress: progressed,
+        }));
+        let handlers = control::handlers(&core, exchange, bootstrap);
+        let limits = rpc_limits(&config);
+        let timeout = config.limits.control_request;
+        let started = runtime
+            .run("start the engine", async move {
+                let server = listener.serve(handlers, limits);
+                match publisher::publish_once(&local, directory.as_ref(), &location, timeout).await {
+                    Ok(version) => progress.send_modify(|progress| progress.published = version),
+                    Err(error) => {
+                        server.shutdown(Instant::now() + timeout).await;
+                        return Err(error);
+                    }
+                }
+                let publisher =
+                    tokio::spawn(publisher::run(local, directory, location, timeout, woken, progress));
+                Ok((server, publisher))
+            })
+            .await;
+        match started {
+            Ok((server, publisher)) => Ok(Engine::new(Running::new(core, server, publisher))),
+            Err(error) => {
+                for transport in core.transports().iter() {
+                    if let Err(error) = transport.shutdown(Instant::now() + config.limits.drain) {
+                        tracing::warn!(target: "te::engine", %error, "after a failed start");
+                    }
+                }
+                runtime.stop();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bound").field("name", self.local.name()).finish_non_exhaustive()
+    }
+}
+
+fn rpc_limits(config: &EngineConfig) -> RpcLimits {
+    RpcLimits {
+        connect: config.limits.connect,
+        request: config.limits.control_request,
+        max_frame_strangers: config.limits.control_frame,
+        max_connections: config.limits.connections,
+        ..RpcLimits::default()
+    }
+}
+
+/// Installs all of them or none.
+fn install(
+    local: &LocalSegment,
+    transports: Vec<Box<dyn Install>>,
+    context: &Context,
+) -> Result<Vec<Arc<dyn Transport>>> {
+    let operation = "install transports";
+    if transports.len() > TransportSet::CAPACITY {
+        let cause =
+            format!("{} transports are over the limit of {}", transports.len(), TransportSet::CAPACITY);
+        return Err(Error::new(ErrorKind::Config, operation, cause));
+    }
+    let mut installed: Vec<Arc<dyn Transport>> = Vec::with_capacity(transports.len());
+    for transport in transports {
+        let kind = transport.kind();
+        let outcome = if installed.iter().any(|other| other.kind() == kind) {
+            let cause = "it is installed already".to_owned();
+            Err(InstallError::Failed { transport: kind, cause })
+        } else {
+            transport.install(context)
+        };
+        match outcome {
+            Ok(transport) => installed.push(transport),
+            Err(error) => {
+                for transport in installed.iter().rev() {
+                    if let Err(error) = transport.shutdown(Instant::now()) {
+                        tracing::warn!(target: "te::engine", %error, "after a failed installation");
+                    }
+                }
+                return Err(Error::new(ErrorKind::Transport, operation, error.to_string()).with_source(error));
+            }
+        }
+    }
+    for transport in &installed {
+        local.install(transport.clone());
+    }
+    Ok(installed)
+}

@@ -1,0 +1,163 @@
+//! Facts about selection.
+
+use proptest::prelude::*;
+use te_segment::{DeviceKind, Location, TransportKind};
+use te_transport::{Assessment, Capabilities, Fencing, Op, Reach};
+
+use crate::{Installed, Locality, NoPath, Policy, Request, Verdict, plan};
+
+fn capabilities(reach: Reach) -> Capabilities {
+    Capabilities {
+        read: true,
+        write: true,
+        host_memory: true,
+        device_memory: false,
+        max_slice: u64::MAX,
+        reach,
+        fencing: Fencing::LocalOnly,
+        checks_identity: false,
+    }
+}
+
+fn usable(kind: TransportKind, capabilities: &Capabilities) -> Installed<'_> {
+    Installed::new(kind, capabilities, Assessment::Usable("fine".into()), true)
+}
+
+fn request<'a>(policy: &'a Policy, local: &'a Location) -> Request<'a> {
+    Request { op: Op::Read, local, policy }
+}
+
+/// FO-09: the intersection is used although one side has more.
+#[test]
+fn intersection_of_both_sides_is_chosen() {
+    let network = capabilities(Reach::Network);
+    let installed = [usable(TransportKind::RDMA, &network), usable(TransportKind::TCP, &network)];
+    let policy = Policy::default();
+    let plan = plan(&request(&policy, &Location::Any), Locality::Network, &installed, &[TransportKind::TCP])
+        .unwrap();
+    assert_eq!(plan.chosen(), &TransportKind::TCP);
+    assert_eq!(plan.order().count(), 1);
+    assert_eq!(plan.candidates()[1].verdict, Verdict::Rejected);
+}
+
+/// FO-09: an empty intersection lists both sets.
+#[test]
+fn empty_intersection_names_both_sides() {
+    let network = capabilities(Reach::Network);
+    let installed = [usable(TransportKind::RDMA, &network), usable(TransportKind::CXL, &network)];
+    let policy = Policy::default();
+    let error = plan(&request(&policy, &Location::Any), Locality::Network, &installed, &[TransportKind::TCP])
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no common path: the peer offers tcp; ours: cxl (the peer does not offer the buffer this way), \
+         rdma (the peer does not offer the buffer this way)"
+    );
+}
+
+/// SEL-01: an explicit list is exact, and its order counts.
+#[test]
+fn explicit_list_is_exact_and_ordered() {
+    let network = capabilities(Reach::Network);
+    let kinds = [TransportKind::RDMA, TransportKind::TCP, TransportKind::CXL];
+    let installed: Vec<_> = kinds.iter().map(|kind| usable(kind.clone(), &network)).collect();
+    let policy = Policy { only: Some(vec![TransportKind::TCP, TransportKind::RDMA]) };
+    let plan = plan(&request(&policy, &Location::Any), Locality::Network, &installed, &kinds).unwrap();
+    assert_eq!(plan.order().cloned().collect::<Vec<_>>(), [TransportKind::TCP, TransportKind::RDMA]);
+    assert_eq!(plan.candidates()[2].reason, "not in the explicit transport list");
+}
+
+/// SEL-06: an unknown name is an error, never a silent downgrade.
+#[test]
+fn unknown_transport_in_the_list_is_an_error() {
+    let network = capabilities(Reach::Network);
+    let installed = [usable(TransportKind::TCP, &network)];
+    let policy = Policy { only: Some(vec![TransportKind::RDMA, TransportKind::TCP]) };
+    let error = plan(&request(&policy, &Location::Any), Locality::Network, &installed, &[TransportKind::TCP])
+        .unwrap_err();
+    assert!(matches!(error, NoPath::UnknownTransport { ref got, .. } if *got == TransportKind::RDMA));
+    assert_eq!(error.to_string(), "transport rdma is not installed; installed: tcp");
+}
+
+/// SEL-08: a transport that said "not mine" for the region is passed over, not a failure.
+#[test]
+fn transport_without_the_region_is_passed_over() {
+    let network = capabilities(Reach::Network);
+    let installed = [
+        Installed::new(TransportKind::RDMA, &network, Assessment::Usable("fine".into()), false),
+        usable(TransportKind::TCP, &network),
+    ];
+    let policy = Policy::default();
+    let offered = [TransportKind::RDMA, TransportKind::TCP];
+    let plan = plan(&request(&policy, &Location::Any), Locality::Network, &installed, &offered).unwrap();
+    assert_eq!(plan.chosen(), &TransportKind::TCP);
+    assert_eq!(plan.candidates()[1].reason, "the local buffer is not registered with it");
+}
+
+#[test]
+fn device_memory_needs_a_transport_that_serves_it() {
+    let network = capabilities(Reach::Network);
+    let installed = [usable(TransportKind::TCP, &network)];
+    let policy = Policy::default();
+    let local = Location::Device { kind: DeviceKind::Cuda, index: 0 };
+    let error =
+        plan(&request(&policy, &local), Locality::Network, &installed, &[TransportKind::TCP]).unwrap_err();
+    assert!(error.to_string().contains("does not serve device memory (cuda:0)"), "{error}");
+}
+
+fn any_reach() -> impl Strategy<Value = Reach> {
+    prop_oneof![Just(Reach::Process), Just(Reach::Host), Just(Reach::Network)]
+}
+
+fn any_locality() -> impl Strategy<Value = Locality> {
+    prop_oneof![Just(Locality::SameProcess), Just(Locality::SameHost), Just(Locality::Network)]
+}
+
+proptest! {
+    /// SEL-02: what works only within a host is never used beyond it; SEL-03: the plan never names an absent one.
+    #[test]
+    fn plan_respects_reach_and_names_only_installed_ones(
+        reaches in proptest::collection::vec((any_reach(), any::<bool>(), any::<bool>()), 0..7),
+        locality in any_locality(),
+        reverse in any::<bool>(),
+    ) {
+        let caps: Vec<_> = reaches.iter().map(|(reach, ..)| capabilities(*reach)).collect();
+        let mut installed: Vec<_> = crate::DEFAULT_ORDER
+            .iter()
+            .zip(&caps)
+            .zip(&reaches)
+            .map(|((kind, caps), (_, _, registered))| {
+                Installed::new(kind.clone(), caps, Assessment::Usable(String::new()), *registered)
+            })
+            .collect();
+        let offered: Vec<_> = crate::DEFAULT_ORDER
+            .iter()
+            .zip(&reaches)
+            .filter(|(_, (_, offered, _))| *offered)
+            .map(|(kind, _)| kind.clone())
+            .collect();
+        let policy = Policy::default();
+        let forward = plan(&request(&policy, &Location::Any), locality, &installed, &offered);
+        if reverse {
+            installed.reverse();
+            prop_assert_eq!(&forward, &plan(&request(&policy, &Location::Any), locality, &installed, &offered));
+        }
+        if let Ok(plan) = forward {
+            prop_assert_eq!(plan.candidates().len(), reaches.len());
+            let mut last = 0;
+            for kind in plan.order() {
+                let at = crate::rank(kind);
+                prop_assert!(at >= last);
+                last = at;
+                let (reach, offered, registered) = reaches[at];
+                prop_assert!(offered && registered);
+                let within_reach = match reach {
+                    Reach::Process => locality == Locality::SameProcess,
+                    Reach::Host => locality <= Locality::SameHost,
+                    _ => true,
+                };
+                prop_assert!(within_reach);
+            }
+        }
+    }
+}

@@ -247,3 +247,8 @@ impl Gate {
         self.word.load(Ordering::Acquire) & ACTIVE != 0
     }
 }
+
+// The path is spelt out because the model's test includes this file from elsewhere.
+#[cfg(all(test, not(loom)))]
+#[path = "gate/tests.rs"]
+mod tests;

@@ -80,7 +80,8 @@ impl Memory {
     /// Allocates `len` zeroed bytes, page-aligned and already backed by pages.
     ///
     /// The mapping is private and anonymous, with an inaccessible guard page on both sides; from 2 MiB on it is aligned
-    /// to 2 MiB and asks for huge pages. Fails if the system has not enough memory, rather than later at first use.
+    /// to 2 MiB and asks for huge pages. What the system
+    /// cannot back is an error here, rather than a fault at first use, where the system tells.
     pub fn allocate(len: usize) -> Result<Self, MemoryError> {
         let mapping = Mapping::new(len)?;
         Ok(Self::new(mapping.data(), len, Owner::Anonymous(mapping)))

@@ -6,8 +6,8 @@ use std::{
 };
 
 use te_segment::{
-    CompatProtocol, DescriptorError, EncodeOptions, Endpoint, SegmentDescriptor, SegmentName, TcpService,
-    wire::RpcLocation,
+    CompatProtocol, DecodeOptions, DescriptorError, EncodeOptions, Endpoint, SegmentDescriptor, SegmentName,
+    TcpService, wire::RpcLocation,
 };
 
 use crate::{
@@ -231,8 +231,10 @@ impl<S: MetadataStore> Directory for StoreDirectory<S> {
             let key = self.keys.segment(name);
             let found = self.read(DirectoryOperation::Resolve, name, &key, deadline).await?;
             let text = found.ok_or_else(|| DirectoryError::NotFound { name: name.clone() })?;
-            let decoded =
-                SegmentDescriptor::decode(text.as_bytes()).map_err(|error| self.invalid(name, &error))?;
+            // A record that states no name has the one it was opened by, as for the reference engine.
+            let options = DecodeOptions { opened_as: Some(name.clone()), ..DecodeOptions::default() };
+            let decoded = SegmentDescriptor::decode_with(text.as_bytes(), &options)
+                .map_err(|error| self.invalid(name, &error))?;
             let tcp = self.tcp_endpoint(name, decoded.descriptor.tcp(), deadline).await?;
             let source = Source::Store { scheme: self.info.scheme };
             Ok(Resolved { descriptor: decoded.descriptor, rejected: decoded.rejected, tcp, source })

@@ -96,3 +96,21 @@ impl Registry {
         self.shards.iter().map(|shard| shard.names.load().len()).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A slot whose last handle is gone may be replaced before it gets to forgetting itself.
+    #[test]
+    fn a_late_drop_does_not_remove_the_slot_that_replaced_it() {
+        let registry = Arc::new(Registry::new());
+        let name = SegmentName::new("b").unwrap();
+        let earlier = Slot::new(name.clone(), Weak::new());
+        let current = registry.slot(&name);
+        registry.forget(&name, &earlier);
+        assert!(registry.find(&name).is_some_and(|found| Arc::ptr_eq(&found, &current)));
+        drop(current);
+        assert_eq!((registry.find(&name).is_none(), registry.len()), (true, 0));
+    }
+}

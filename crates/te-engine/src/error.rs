@@ -272,7 +272,7 @@ impl Error {
 
     pub(crate) fn from_directory(operation: String, peer: Option<&str>, error: DirectoryError) -> Self {
         let kind = match &error {
-            DirectoryError::NotFound { .. } => ErrorKind::NotFound,
+            DirectoryError::NotFound { .. } | DirectoryError::NoLocation { .. } => ErrorKind::NotFound,
             DirectoryError::InvalidDescriptor { .. }
             | DirectoryError::InvalidLocation { .. }
             | DirectoryError::InvalidAnswer { .. } => ErrorKind::DescriptorInvalid,

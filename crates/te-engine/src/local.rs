@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
 use te_memory::{Region, RegionState, RegionTable};
+use te_metadata::format_timestamp;
 use te_segment::{
     BufferDescriptor, CompatProtocol, DescriptorError, DescriptorVersion, EncodeOptions, Endpoint,
     Generation, Identity, Incarnation, SegmentDescriptor, SegmentName, TransportKind, Via,
@@ -144,54 +145,11 @@ impl LocalSegment {
         self.descriptor()?.encode(&EncodeOptions {
             compat,
             extension,
-            timestamp: timestamp(SystemTime::now()),
+            timestamp: format_timestamp(SystemTime::now()),
         })
     }
 }
 
 fn is_offered(region: &Region) -> bool {
     region.access().is_remote() && region.state() == RegionState::Active
-}
-
-/// `YYYY-MM-DD HH:MM:SS.ffffff` in UTC, the form of the reference engine's `timestamp` member (wire spec). It is
-/// informational: no reader compares it.
-pub(crate) fn timestamp(now: SystemTime) -> String {
-    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{:06}", since.subsec_micros())
-}
-
-/// Days since 1970-01-01 as a date of the Gregorian calendar. Counts in eras of 400 years that begin on a 1st of
-/// March, so that the leap day is the last of its year.
-fn civil(days: u64) -> (u64, u64, u64) {
-    const ERA: u64 = 146_097;
-    let shifted = days + 719_468;
-    let (era, day) = (shifted / ERA, shifted % ERA);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    (year, month, day_of_year - (153 * shifted_month + 2) / 5 + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn timestamps_follow_the_calendar() {
-        let at = |seconds: u64, micros: u64| {
-            timestamp(UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros))
-        };
-        assert_eq!(at(0, 0), "1970-01-01 00:00:00.000000");
-        assert_eq!(at(951_782_400, 0), "2000-02-29 00:00:00.000000");
-        assert_eq!(at(1_768_469_411, 4_211), "2026-01-15 09:30:11.004211");
-        assert_eq!(at(4_107_542_399, 999_999), "2100-02-28 23:59:59.999999");
-        assert_eq!(at(4_107_542_400, 0), "2100-03-01 00:00:00.000000");
-    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use te_memory::{Memory, Region, Reservation, ReserveRejected, numa};
-use te_segment::{Access, Location};
+use te_segment::{Access, BufferDescriptor, FieldError, Location};
 use te_transport::{Registration, Transport};
 
 use crate::buffer::{Buffer, RegisterFailed, TransportSet, register_kind};
@@ -117,7 +117,18 @@ fn ask(transports: &[Arc<dyn Transport>], region: &Region) -> Result<(Vias, Tran
             if outcomes.is_empty() { "no transport is installed".to_owned() } else { outcomes.join(", ") };
         return Err(Error::new(ErrorKind::NoPath, operation(), cause));
     }
+    if let Err(error) = describe(region, &vias) {
+        revoke(transports, region, registered);
+        return Err(Error::new(ErrorKind::Transport, operation(), error.to_string()).with_source(error));
+    }
     Ok((vias, registered))
+}
+
+/// Whether the answers of the transports fit into a descriptor; found out now, not when a peer asks.
+fn describe(region: &Region, vias: &Vias) -> std::result::Result<BufferDescriptor, FieldError> {
+    let offered = if region.access().is_remote() { vias.clone() } else { Vias::new() };
+    let generation = Some(region.generation());
+    BufferDescriptor::new(region.range(), region.location().clone(), region.access(), generation, offered)
 }
 
 fn revoke(transports: &[Arc<dyn Transport>], region: &Region, registered: TransportSet) {

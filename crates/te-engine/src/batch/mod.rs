@@ -4,9 +4,6 @@ mod builder;
 mod report;
 mod state;
 
-#[cfg(test)]
-mod tests;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,1 +1,0 @@
-//! Facts about batches, on a scripted path.

@@ -1,0 +1,279 @@
+//! Registration over several transports: all or nothing, resumable withdrawal, descriptors.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use common::{World, soon};
+use te_engine::{ErrorKind, Retry, block_on};
+use te_memory::{Memory, Region};
+use te_segment::{Access, DescriptorBuilder, Location, SegmentDescriptor, TransportKind, Via};
+use te_transport::{
+    Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Reach, Registration, Transport,
+    TransportError,
+};
+
+/// A transport that only registers, and fails when told to.
+struct Registrar {
+    kind: TransportKind,
+    shared: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    registered: AtomicUsize,
+    asked: AtomicUsize,
+    fail_register_at: AtomicUsize,
+    fail_unregister: AtomicUsize,
+    not_mine: std::sync::atomic::AtomicBool,
+}
+
+fn registrar(kind: TransportKind) -> (Box<dyn Install>, Arc<Counts>) {
+    let shared = Arc::new(Counts { fail_register_at: AtomicUsize::new(usize::MAX), ..Counts::default() });
+    (Box::new(Registrar { kind, shared: shared.clone() }), shared)
+}
+
+const CAPABILITIES: Capabilities = Capabilities {
+    read: true,
+    write: true,
+    host_memory: true,
+    device_memory: false,
+    max_slice: u64::MAX,
+    reach: Reach::Network,
+    fencing: Fencing::LocalOnly,
+    checks_identity: false,
+};
+
+impl Install for Registrar {
+    fn kind(&self) -> TransportKind {
+        self.kind.clone()
+    }
+
+    fn install(self: Box<Self>, _context: &Context) -> Result<Arc<dyn Transport>, InstallError> {
+        Ok(Arc::new(*self))
+    }
+}
+
+impl Transport for Registrar {
+    fn kind(&self) -> TransportKind {
+        self.kind.clone()
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn advertise(&self, builder: DescriptorBuilder) -> DescriptorBuilder {
+        builder
+    }
+
+    fn register(&self, _region: &Region) -> Result<Registration, TransportError> {
+        if self.shared.not_mine.load(Ordering::SeqCst) {
+            return Ok(Registration::NotMine("not such memory".to_owned()));
+        }
+        if self.shared.asked.fetch_add(1, Ordering::SeqCst)
+            == self.shared.fail_register_at.load(Ordering::SeqCst)
+        {
+            return Err(self.error("register"));
+        }
+        self.shared.registered.fetch_add(1, Ordering::SeqCst);
+        Ok(Registration::Registered(Via::Other(serde_json::json!({}))))
+    }
+
+    fn unregister(&self, _region: &Region) -> Result<(), TransportError> {
+        let left = self.shared.fail_unregister.load(Ordering::SeqCst);
+        if left > 0 {
+            self.shared.fail_unregister.store(left - 1, Ordering::SeqCst);
+            return Err(self.error("unregister"));
+        }
+        self.shared.registered.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn assess(&self, _peer: &SegmentDescriptor) -> Assessment {
+        Assessment::Unusable("only registers".to_owned())
+    }
+
+    fn path(&self, _peer: &Arc<SegmentDescriptor>) -> Result<Arc<dyn Path>, String> {
+        Err("only registers".to_owned())
+    }
+
+    fn shutdown(&self, _deadline: Instant) -> Result<(), TransportError> {
+        Ok(())
+    }
+}
+
+impl Registrar {
+    fn error(&self, operation: &'static str) -> TransportError {
+        TransportError {
+            transport: self.kind.clone(),
+            operation,
+            cause: "told to fail".to_owned(),
+            retryable: true,
+        }
+    }
+}
+
+/// Words that no real transport has, so that their entries may have any form.
+fn kinds() -> [TransportKind; 4] {
+    ["alpha", "beta", "delta", "gamma"].map(|word| word.parse().unwrap())
+}
+
+/// MR-11: a failure at any transport and any member of a batch leaves nothing behind, and the text has every outcome.
+#[test]
+fn failed_registration_is_rolled_back_at_every_position() {
+    for members in [1, 3] {
+        for position in 0..kinds().len() {
+            for member in 0..members {
+                let world = World::new();
+                let (transports, counts): (Vec<_>, Vec<_>) = kinds().map(registrar).into_iter().unzip();
+                let engine = world.engine_with(World::config("one"), transports);
+                counts[position].fail_register_at.store(member, Ordering::SeqCst);
+                let memory = |i: u8| (Memory::from_vec(vec![i; 4096]), Location::Any, Access::REMOTE);
+                let batch: Vec<_> = (0..members).map(|i| memory(u8::try_from(i).unwrap())).collect();
+                let failed = block_on(engine.register_batch(batch)).unwrap_err();
+                assert_eq!((failed.error.kind(), failed.error.retry()), (ErrorKind::Transport, Retry::Later));
+                for (at, kind) in kinds().iter().enumerate() {
+                    let word = match at.cmp(&position) {
+                        std::cmp::Ordering::Less => format!("{kind}: registered, rolled back"),
+                        std::cmp::Ordering::Equal => format!("{kind}: failed (told to fail)"),
+                        std::cmp::Ordering::Greater => format!("{kind}: not asked"),
+                    };
+                    assert!(
+                        failed.error.cause().contains(&word),
+                        "{word:?} is not in {}",
+                        failed.error.cause()
+                    );
+                }
+                assert!(counts.iter().all(|count| count.registered.load(Ordering::SeqCst) == 0));
+                assert!(engine.descriptor().unwrap().buffers().is_empty());
+                // The memory comes back in order, and can be registered again.
+                let bytes: Vec<_> =
+                    failed.memory.into_iter().map(|memory| memory.into_vec().unwrap()).collect();
+                assert_eq!(
+                    bytes.iter().map(|bytes| usize::from(bytes[0])).collect::<Vec<_>>(),
+                    (0..members).collect::<Vec<_>>()
+                );
+                let again =
+                    bytes.into_iter().map(|bytes| (bytes.into(), Location::Any, Access::REMOTE)).collect();
+                assert_eq!(block_on(engine.register_batch(again)).unwrap().len(), members);
+            }
+        }
+    }
+}
+
+/// MR-12: a repeated unregister asks only the transport that failed, and the address is free afterwards.
+#[test]
+fn unregister_goes_on_where_it_failed() {
+    let world = World::new();
+    let (transports, counts): (Vec<_>, Vec<_>) = kinds().map(registrar).into_iter().unzip();
+    let engine = world.engine_with(World::config("one"), transports);
+    let buffer = block_on(engine.register(vec![0_u8; 4096], Access::REMOTE)).unwrap();
+    counts[1].fail_unregister.store(1, Ordering::SeqCst);
+    let failed = block_on(buffer.unregister(soon())).unwrap_err();
+    assert_eq!((failed.error.kind(), failed.error.retry()), (ErrorKind::Transport, Retry::Later));
+    assert!(failed.error.cause().contains("beta: unregister failed: told to fail"), "{}", failed.error);
+    let left = |counts: &[Arc<Counts>]| {
+        counts.iter().map(|c| c.registered.load(Ordering::SeqCst)).collect::<Vec<_>>()
+    };
+    assert_eq!(left(&counts), [0, 1, 0, 0]);
+    let memory = block_on(failed.buffer.unregister(soon())).unwrap();
+    assert_eq!(left(&counts), [0, 0, 0, 0]);
+    block_on(engine.register(memory, Access::REMOTE)).unwrap();
+}
+
+/// MR-13: an overlap names the range that is there.
+#[test]
+fn overlap_names_the_existing_range() {
+    let world = World::new();
+    let engine = world.engine("one");
+    let bytes: &'static mut [u8] = Box::leak(vec![0_u8; 8192].into_boxed_slice());
+    let address = bytes.as_ptr() as u64;
+    let (low, high) = bytes.split_at_mut(4096);
+    block_on(async {
+        let first = engine.register(Memory::from_static(low), Access::LOCAL).await.unwrap();
+        // Adjacent is fine; the same range again cannot even be expressed in safe code without the memory itself.
+        let second = engine.register(Memory::from_static(high), Access::LOCAL).await.unwrap();
+        assert_eq!(second.address(), address + 4096);
+        drop(first);
+    });
+}
+
+/// SEL-08: "not mine" is no failure, unless nobody serves the memory.
+#[test]
+fn not_mine_is_no_failure_unless_all_say_so() {
+    let world = World::new();
+    let (transports, counts): (Vec<_>, Vec<_>) = kinds().map(registrar).into_iter().unzip();
+    let engine = world.engine_with(World::config("one"), transports);
+    counts[0].not_mine.store(true, Ordering::SeqCst);
+    let buffer = block_on(engine.register(vec![0_u8; 4096], Access::REMOTE)).unwrap();
+    let vias = |engine: &te_engine::Engine| {
+        let descriptor = engine.descriptor().unwrap();
+        descriptor.buffers()[0].via().keys().cloned().collect::<Vec<_>>()
+    };
+    assert!(!vias(&engine).contains(&kinds()[0]));
+    assert_eq!(vias(&engine).len(), 3);
+    drop(buffer);
+    for count in &counts {
+        count.not_mine.store(true, Ordering::SeqCst);
+    }
+    let failed = block_on(engine.register(vec![0_u8; 4096], Access::REMOTE)).unwrap_err();
+    assert_eq!(failed.error.kind(), ErrorKind::NoPath);
+    assert!(failed.error.cause().contains("delta: not served (not such memory)"), "{}", failed.error);
+    assert_eq!(failed.memory.len(), 1);
+}
+
+/// META-12: in whatever order transports are installed, each buffer lists all of them.
+#[test]
+fn every_installation_order_lists_all_transports() {
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    for order in orders {
+        let world = World::new();
+        let transports = order.map(|at| registrar(kinds()[at].clone()).0).into_iter().collect();
+        let engine = world.engine_with(World::config("one"), transports);
+        let _buffer = block_on(engine.register(vec![0_u8; 4096], Access::REMOTE)).unwrap();
+        let descriptor = engine.descriptor().unwrap();
+        for kind in &kinds()[..3] {
+            assert!(descriptor.buffers()[0].via().contains_key(kind), "{kind} is missing in order {order:?}");
+        }
+    }
+}
+
+/// META-13: there is a descriptor before anything is registered or installed.
+#[test]
+fn descriptor_exists_from_the_start() {
+    let config = World::config("one");
+    let bound = block_on(te_engine::Bound::bind(config, te_engine::RuntimeChoice::Owned)).unwrap();
+    let descriptor = bound.local().descriptor().unwrap();
+    assert_eq!(descriptor.name().as_str(), "one");
+    assert!(descriptor.buffers().is_empty());
+    assert_eq!(descriptor.incarnation(), Some(bound.local().incarnation()));
+}
+
+/// META-06: a wildcard is never advertised.
+#[test]
+fn wildcard_is_not_advertised() {
+    let mut config = World::config("one");
+    config.advertise = "0.0.0.0".parse().unwrap();
+    let error = block_on(te_engine::Bound::bind(config, te_engine::RuntimeChoice::Owned)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.cause().contains("0.0.0.0 is a wildcard"), "{error}");
+}
+
+/// Limits are errors, never stalls.
+#[test]
+fn region_limit_is_an_error() {
+    let world = World::new();
+    let mut config = World::config("one");
+    config.limits.regions = 2;
+    let engine = world.engine_with(config, vec![registrar(TransportKind::SHM).0]);
+    let register = || block_on(engine.register(vec![0_u8; 16], Access::LOCAL));
+    let (_first, second) = (register().unwrap(), register().unwrap());
+    assert_eq!(register().unwrap_err().error.kind(), ErrorKind::LimitReached);
+    block_on(second.unregister(soon())).unwrap();
+    register().unwrap();
+}

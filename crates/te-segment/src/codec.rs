@@ -111,6 +111,3 @@ fn decode_bounded<T: DeserializeOwned, const N: usize>(bytes: &[u8]) -> Result<(
         other => CodecError::Malformed { reason: crate::error::shorten(&other.to_string()) },
     })
 }
-
-#[cfg(test)]
-mod tests;

@@ -210,6 +210,17 @@ impl SegmentDescriptor {
         Ok(decoded)
     }
 
+    /// The same descriptor with the TCP data host filled in, for records that state a data port but no host: the
+    /// directory finds the host elsewhere (reference engine, wire spec). Without a TCP service nothing changes.
+    #[must_use]
+    pub fn with_tcp_host(&self, host: crate::Host) -> Self {
+        let mut filled = self.clone();
+        if let Some(service) = &mut filled.parts.tcp {
+            service.host = Some(host);
+        }
+        filled
+    }
+
     /// The name of the segment.
     pub fn name(&self) -> &SegmentName {
         &self.parts.name
@@ -352,6 +363,3 @@ impl SegmentDescriptor {
         self.buffers().iter().filter(|buffer| buffer.access().is_remote())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -173,6 +173,3 @@ fn read_port(raw: &serde_json::value::RawValue, path: &Path<'_>) -> Result<u16, 
     let port = json::read_uint(raw, path, u16::MAX.into())?;
     Ok(u16::try_from(port).unwrap_or_default())
 }
-
-#[cfg(test)]
-mod tests;

@@ -277,6 +277,7 @@ impl Error {
             | DirectoryError::InvalidLocation { .. }
             | DirectoryError::InvalidAnswer { .. } => ErrorKind::DescriptorInvalid,
             DirectoryError::TooLarge { .. } => ErrorKind::LimitReached,
+            DirectoryError::Refused { .. } => ErrorKind::PeerUnreachable,
             DirectoryError::NameInvalid { .. } | DirectoryError::NameTaken { .. } => ErrorKind::Name,
             _ => ErrorKind::MetadataUnavailable,
         };

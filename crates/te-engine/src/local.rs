@@ -27,6 +27,15 @@ pub struct LocalSegment {
     vias: Mutex<BTreeMap<Generation, Vias>>,
     version: AtomicU64,
     built: Mutex<Option<Built>>,
+    encoded: Mutex<Vec<Encoded>>,
+}
+
+/// A descriptor as it was sent to peers of one kind.
+struct Encoded {
+    version: u64,
+    compat: CompatProtocol,
+    extension: bool,
+    text: Arc<str>,
 }
 
 struct Built {
@@ -50,6 +59,7 @@ impl LocalSegment {
             vias: Mutex::new(BTreeMap::new()),
             version: AtomicU64::new(1),
             built: Mutex::new(None),
+            encoded: Mutex::new(Vec::new()),
         }
     }
 
@@ -136,17 +146,26 @@ impl LocalSegment {
         builder.build()
     }
 
-    /// The descriptor as JSON for a peer that speaks `compat`, without a trailing newline.
+    /// The descriptor as JSON for a peer that speaks `compat`, without a trailing newline. Encoded once per version and
+    /// kind of peer: many strangers that ask cost one encoding.
     ///
     /// # Errors
     ///
     /// As [`descriptor`](Self::descriptor).
-    pub fn encode(&self, compat: CompatProtocol, extension: bool) -> Result<String, DescriptorError> {
-        self.descriptor()?.encode(&EncodeOptions {
-            compat,
-            extension,
-            timestamp: format_timestamp(SystemTime::now()),
-        })
+    pub fn encode(&self, compat: CompatProtocol, extension: bool) -> Result<Arc<str>, DescriptorError> {
+        let descriptor = self.descriptor()?;
+        let version = descriptor.version().map_or(0, DescriptorVersion::value);
+        let mut encoded = self.encoded.lock();
+        encoded.retain(|entry| entry.version == version);
+        if let Some(known) =
+            encoded.iter().find(|entry| entry.compat == compat && entry.extension == extension)
+        {
+            return Ok(known.text.clone());
+        }
+        let timestamp = format_timestamp(SystemTime::now());
+        let text: Arc<str> = descriptor.encode(&EncodeOptions { compat, extension, timestamp })?.into();
+        encoded.push(Encoded { version, compat, extension, text: text.clone() });
+        Ok(text)
     }
 }
 

@@ -103,6 +103,22 @@ impl Segment {
         Ok(RemoteRange { segment: self.clone(), prepared, range, buffer: index })
     }
 
+    /// As [`range`](Self::range), but asks the owner or the store once if the range is not in the descriptor that is
+    /// known: the peer may have registered it since.
+    ///
+    /// # Errors
+    ///
+    /// As [`range`](Self::range) and [`sync`](Self::sync).
+    pub async fn fresh_range(&self, addr: u64, len: u64) -> Result<RemoteRange> {
+        match self.range(addr, len) {
+            Err(error) if error.kind() == ErrorKind::OutsideSegment => {
+                self.sync().await?;
+                self.range(addr, len)
+            }
+            known => known,
+        }
+    }
+
     /// The whole of the `index`-th buffer, in address order.
     ///
     /// # Errors

@@ -113,6 +113,23 @@ fn lengths_and_bounds_are_checked() {
     });
 }
 
+/// Contract 1: who misses a range asks once; a handle from before then sees it.
+#[test]
+fn missed_range_is_asked_for_once() {
+    let world = World::new();
+    let (target, initiator) = (world.engine("target"), world.engine("initiator"));
+    block_on(async {
+        let peer = initiator.open("target").await.unwrap();
+        let offered = target.register(vec![7_u8; 4096], Access::REMOTE).await.unwrap();
+        target.published(soon()).await.unwrap();
+        let local = initiator.register(vec![0_u8; 4096], Access::LOCAL).await.unwrap();
+        let remote = peer.fresh_range(offered.address(), 4096).await.unwrap();
+        initiator.batch().read(&remote, local.slice(..)).run().unwrap();
+        let absent = peer.fresh_range(offered.address(), 4097).await.unwrap_err();
+        assert_eq!(absent.kind(), ErrorKind::OutsideSegment);
+    });
+}
+
 /// SEL-01, SEL-06: an explicit list is exact, and an unknown word is an error.
 #[test]
 fn explicit_transports_are_exact() {

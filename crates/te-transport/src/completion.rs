@@ -73,8 +73,9 @@ impl CompletionToken {
 impl Drop for CompletionToken {
     fn drop(&mut self) {
         if let Some(sink) = self.sink.take() {
-            let failure = Failure::new(FailureKind::Dropped, "the transport dropped the slice without an outcome")
-                .with_effect(RemoteEffect::MayHaveApplied);
+            let failure =
+                Failure::new(FailureKind::Dropped, "the transport dropped the slice without an outcome")
+                    .with_effect(RemoteEffect::MayHaveApplied);
             sink.complete(self.index, Outcome::Failed(failure));
         }
     }

@@ -37,7 +37,10 @@ impl FailureKind {
     /// Whether sending the same request again, perhaps after a pause, can help.
     #[must_use]
     pub fn retry_can_help(self) -> bool {
-        matches!(self, Self::Unreachable | Self::ConnectionLost | Self::TimedOut | Self::Unconfirmed | Self::Dropped)
+        matches!(
+            self,
+            Self::Unreachable | Self::ConnectionLost | Self::TimedOut | Self::Unconfirmed | Self::Dropped
+        )
     }
 
     /// One or two words for tables.

@@ -45,8 +45,8 @@
 mod cancel;
 mod capability;
 mod completion;
-mod contract;
 mod context;
+mod contract;
 mod failure;
 mod slice;
 

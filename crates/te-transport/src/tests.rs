@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use te_segment::TransportKind;
 
 use crate::{
-    Abort, CancelReason, CancelScope, CompletionSink, CompletionToken, Failure, FailureKind, Outcome, PathLabel,
-    RemoteEffect,
+    Abort, CancelReason, CancelScope, CompletionSink, CompletionToken, Failure, FailureKind, Outcome,
+    PathLabel, RemoteEffect,
 };
 
 #[derive(Default)]

@@ -18,7 +18,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     for package in modelled {
         let finished = Cmd::cargo("test")
-            .args(["--locked", "--release", "-p", &package.name, "--test", "loom"])
+            .args(["--locked", "-p", &package.name, "--test", "loom"])
             .env("RUSTFLAGS", "--cfg loom")
             .env("CARGO_TARGET_DIR", workspace.target.join("loom"))
             .tee()?;

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
 use rustix::{
@@ -36,11 +36,11 @@ async fn a_listener_without_descriptors_rests_and_comes_back() {
     held.pop();
     let _queued = TcpStream::connect(server.endpoint()).await.unwrap();
 
-    let (cpu, started) = (cpu_time(), Instant::now());
+    let cpu = cpu_time();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(server.connections(), 0);
     let busy = cpu_time() - cpu;
-    assert!(busy < started.elapsed() / 4, "{busy:?} of {:?}", started.elapsed());
+    assert!(busy < Duration::from_millis(100), "{busy:?} of a second");
 
     held.clear();
     assert_serves(server.endpoint()).await;

@@ -19,7 +19,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Spec item 50: errors of accept do not spin, and pass when their cause does.
+/// Errors of accept do not spin, and pass when their cause does.
 #[tokio::test]
 async fn a_listener_without_descriptors_rests_and_comes_back() {
     let server = serve(RpcLimits { silent: PATIENCE, ..RpcLimits::default() }).await;

@@ -17,6 +17,7 @@
 //! * **Cases can fail.** For each case there is a deliberately broken backend ([`Flaw`]) that it refuses; this crate's
 //!   own tests prove it.
 //! * **Nothing hangs.** Each case runs under a limit and names itself when it exceeds it.
+//! * **Faults are reproducible.** A [`Script`] decides by counting and by a seed, never by time.
 //!
 //! # Failure behaviour
 //!
@@ -27,6 +28,7 @@
 
 mod area;
 mod copy;
+mod fault;
 mod ledger;
 mod link;
 mod pattern;
@@ -37,6 +39,7 @@ mod watchdog;
 
 pub use area::{Area, AreaDraft, CANARY};
 pub use copy::{CopyTransport, Fabric, Flaw};
+pub use fault::{Fault, FaultTransport, Script, Site, When};
 pub use ledger::{Ledger, Observer, Reported};
 pub use link::{Link, LinkControl, TcpProxy};
 pub use pattern::{Mismatch, Shown, byte_at, compare, fill, pattern, verify};

@@ -24,12 +24,12 @@ use crate::link::Link;
 use crate::report::Violation;
 
 /// Deadline of transfers that are expected to work.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One side: what an engine would own.
-pub(super) struct Node {
-    pub(super) transport: Arc<dyn Transport>,
-    pub(super) regions: RegionTable,
+pub(crate) struct Node {
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) regions: RegionTable,
     name: SegmentName,
     identity: Identity,
     version: AtomicU64,
@@ -63,12 +63,12 @@ impl Node {
     }
 
     /// Registered and served memory of `len` zeroed bytes.
-    pub(super) fn area(&self, len: usize, access: Access) -> Result<Area, Violation> {
+    pub(crate) fn area(&self, len: usize, access: Access) -> Result<Area, Violation> {
         self.register(AreaDraft::new(&self.regions, len, access)?)
     }
 
     /// Registers a draft with the transport and serves it.
-    pub(super) fn register(&self, draft: AreaDraft) -> Result<Area, Violation> {
+    pub(crate) fn register(&self, draft: AreaDraft) -> Result<Area, Violation> {
         match self.transport.register(draft.region())? {
             Registration::Registered(via) => {
                 let area = draft.commit();
@@ -83,7 +83,7 @@ impl Node {
     }
 
     /// The same engine in another life.
-    pub(super) fn other_life(&self) -> Identity {
+    pub(crate) fn other_life(&self) -> Identity {
         let control = match &self.identity {
             Identity::Te { control, .. } => control.clone(),
             Identity::Reference => None,
@@ -92,12 +92,12 @@ impl Node {
     }
 
     /// Leaves the region out of later descriptors.
-    pub(super) fn forget(&self, region: &Region) {
+    pub(crate) fn forget(&self, region: &Region) {
         self.registered.lock().retain(|(other, _)| other != region);
     }
 
     /// What the engine would publish now.
-    pub(super) fn descriptor(&self) -> Result<SegmentDescriptor, Violation> {
+    pub(crate) fn descriptor(&self) -> Result<SegmentDescriptor, Violation> {
         let registered = self.registered.lock();
         let served = registered.iter().filter(|(region, _)| region.access().is_remote());
         let buffers = served.map(|(region, via)| {
@@ -108,7 +108,7 @@ impl Node {
     }
 
     /// A descriptor that claims all addresses for everybody, so that only the target can know better.
-    pub(super) fn boast(&self) -> Result<SegmentDescriptor, Violation> {
+    pub(crate) fn boast(&self) -> Result<SegmentDescriptor, Violation> {
         let registered = self.registered.lock();
         let (region, via) = registered.first().ok_or_else(|| Violation::new("nothing is registered"))?;
         let all = AddressRange::new(4096, u64::MAX - 4096)?;
@@ -136,30 +136,30 @@ impl Node {
 }
 
 /// Both sides of a case.
-pub(super) struct Bench {
-    pub(super) near: Node,
-    pub(super) far: Node,
-    pub(super) profile: Profile,
+pub(crate) struct Bench {
+    pub(crate) near: Node,
+    pub(crate) far: Node,
+    pub(crate) profile: Profile,
     rig: Arc<dyn Rig>,
 }
 
 /// One slice to submit.
-pub(super) struct Piece {
-    pub(super) op: Op,
-    pub(super) local: Hold,
-    pub(super) remote: AddressRange,
-    pub(super) generation: Option<Generation>,
+pub(crate) struct Piece {
+    pub(crate) op: Op,
+    pub(crate) local: Hold,
+    pub(crate) remote: AddressRange,
+    pub(crate) generation: Option<Generation>,
 }
 
 /// A path, and whether requests on it name generations.
 #[derive(Clone)]
-pub(super) struct Way {
-    pub(super) path: Arc<dyn Path>,
+pub(crate) struct Way {
+    pub(crate) path: Arc<dyn Path>,
     names_generations: bool,
 }
 
 impl Bench {
-    pub(super) fn new(rig: &Arc<dyn Rig>) -> Result<Self, Violation> {
+    pub(crate) fn new(rig: &Arc<dyn Rig>) -> Result<Self, Violation> {
         let switch = Arc::new(Switchboard::default());
         let near =
             Node::install(&**rig, Side::Near, &switch).map_err(|violation| violation.at("near side"))?;
@@ -168,24 +168,24 @@ impl Bench {
     }
 
     /// A path to the far side as it describes itself now.
-    pub(super) fn way(&self) -> Result<Way, Violation> {
+    pub(crate) fn way(&self) -> Result<Way, Violation> {
         self.open(self.rig.present(self.far.descriptor()?)?)
     }
 
     /// A path whose descriptor hides no mistake from the target.
-    pub(super) fn blind_way(&self) -> Result<Way, Violation> {
+    pub(crate) fn blind_way(&self) -> Result<Way, Violation> {
         self.open(self.rig.present(self.far.boast()?)?)
     }
 
     /// A path over a controlled link, if the rig has one.
-    pub(super) fn linked_way(&self) -> Result<Option<(Way, Link)>, Violation> {
+    pub(crate) fn linked_way(&self) -> Result<Option<(Way, Link)>, Violation> {
         let far = self.rig.present(self.far.descriptor()?)?;
         let Some(link) = self.rig.link(&far)? else { return Ok(None) };
         Ok(Some((self.open((*link.descriptor).clone())?, link)))
     }
 
     /// A path to what a changed descriptor says.
-    pub(super) fn changed_way(
+    pub(crate) fn changed_way(
         &self,
         change: impl FnOnce(te_segment::DescriptorBuilder) -> te_segment::DescriptorBuilder,
     ) -> Result<Result<Way, String>, Violation> {
@@ -194,7 +194,7 @@ impl Bench {
         Ok(self.try_open(self.rig.present(changed)?))
     }
 
-    pub(super) fn open(&self, descriptor: SegmentDescriptor) -> Result<Way, Violation> {
+    pub(crate) fn open(&self, descriptor: SegmentDescriptor) -> Result<Way, Violation> {
         self.try_open(descriptor)
             .map_err(|reason| Violation::new(format!("no path to the far side: {reason}")))
     }
@@ -206,12 +206,12 @@ impl Bench {
     }
 
     /// Until when something must have been noticed that happens now.
-    pub(super) fn soon(&self) -> Instant {
+    pub(crate) fn soon(&self) -> Instant {
         Instant::now() + self.profile.grace
     }
 
     /// Areas of `len` bytes on both sides, painted differently, open to everything.
-    pub(super) fn areas(&self, len: usize) -> Result<(Area, Area), Violation> {
+    pub(crate) fn areas(&self, len: usize) -> Result<(Area, Area), Violation> {
         let (near, far) = (self.near.area(len, Access::LOCAL)?, self.far.area(len, Access::REMOTE)?);
         near.paint(0x11)?;
         far.paint(0xe7)?;
@@ -221,7 +221,7 @@ impl Bench {
 
 impl Way {
     /// A slice between two areas.
-    pub(super) fn piece(
+    pub(crate) fn piece(
         &self,
         op: Op,
         near: (&Area, u64),
@@ -232,7 +232,7 @@ impl Way {
     }
 
     /// A slice to any addresses, with the generation that they may have.
-    pub(super) fn piece_to(
+    pub(crate) fn piece_to(
         &self,
         op: Op,
         (near, at): (&Area, u64),
@@ -244,7 +244,7 @@ impl Way {
     }
 
     /// Submits all pieces as one batch.
-    pub(super) fn submit(&self, pieces: Vec<Piece>, ledger: &Arc<Ledger>, order: &Order) {
+    pub(crate) fn submit(&self, pieces: Vec<Piece>, ledger: &Arc<Ledger>, order: &Order) {
         let slice = |(index, piece)| {
             let Piece { op, local, remote, generation } = piece;
             Slice { op, local, remote, generation, token: ledger.token(index) }
@@ -257,22 +257,22 @@ impl Way {
 
 /// How a batch is submitted.
 #[derive(Clone)]
-pub(super) struct Order {
-    pub(super) deadline: Instant,
-    pub(super) scope: CancelScope,
-    pub(super) mode: SubmitMode,
+pub(crate) struct Order {
+    pub(crate) deadline: Instant,
+    pub(crate) scope: CancelScope,
+    pub(crate) mode: SubmitMode,
 }
 
 impl Order {
-    pub(super) fn within(limit: Duration) -> Self {
+    pub(crate) fn within(limit: Duration) -> Self {
         Self { deadline: Instant::now() + limit, scope: CancelScope::new(), mode: SubmitMode::Background }
     }
 
-    pub(super) fn patient() -> Self {
+    pub(crate) fn patient() -> Self {
         Self::within(PATIENCE)
     }
 
-    pub(super) fn in_mode(mut self, mode: SubmitMode) -> Self {
+    pub(crate) fn in_mode(mut self, mode: SubmitMode) -> Self {
         self.mode = mode;
         self
     }

@@ -1,6 +1,6 @@
 //! The conformance suite of transports.
 
-mod bench;
+pub(crate) mod bench;
 mod cases;
 mod rig;
 #[cfg(test)]

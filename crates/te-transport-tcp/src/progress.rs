@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 /// reference engine counts in the same unit.
 const CHUNK: usize = 64 << 10;
 
-/// Time within which the next chunk must be complete.
+/// Time within which the next chunk must be complete. It takes the time from its user, who looks at the clock once
+/// before each call.
 pub(crate) struct Progress {
     timeout: Duration,
-    since: Instant,
+    /// `None` after an advance: the time starts at the next look.
+    since: Option<Instant>,
     bytes: usize,
 }
 
 impl Progress {
     pub(crate) fn new(timeout: Duration) -> Self {
-        Self { timeout, since: Instant::now(), bytes: 0 }
+        Self { timeout, since: None, bytes: 0 }
     }
 
     /// Notes moved bytes.
@@ -29,21 +31,17 @@ impl Progress {
     /// Notes that a unit of work is complete, whatever its size.
     pub(crate) fn restart(&mut self) {
         self.bytes = 0;
-        self.since = Instant::now();
+        self.since = None;
     }
 
-    /// When the time is over.
-    pub(crate) fn limit(&self) -> Instant {
-        self.since + self.timeout
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
-    /// Time left.
-    pub(crate) fn left(&self) -> Duration {
-        self.limit().saturating_duration_since(Instant::now())
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.left().is_zero()
+    /// Time left at `now`; `None` when it is over.
+    pub(crate) fn left(&mut self, now: Instant) -> Option<Duration> {
+        let since = *self.since.get_or_insert(now);
+        (since + self.timeout).checked_duration_since(now).filter(|left| !left.is_zero())
     }
 }
 
@@ -51,21 +49,33 @@ impl Progress {
 mod tests {
     use super::*;
 
+    const TIMEOUT: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn time_starts_at_the_first_look() {
+        let now = Instant::now();
+        let mut progress = Progress::new(TIMEOUT);
+        assert_eq!(progress.left(now), Some(TIMEOUT));
+        assert_eq!(progress.left(now + Duration::from_secs(29)), Some(Duration::from_secs(1)));
+        assert_eq!(progress.left(now + TIMEOUT), None);
+    }
+
     #[test]
     fn single_bytes_are_no_progress() {
-        let mut progress = Progress::new(Duration::from_secs(30));
-        let limit = progress.limit();
+        let now = Instant::now();
+        let mut progress = Progress::new(TIMEOUT);
+        progress.left(now);
         progress.moved(1);
-        assert_eq!(progress.limit(), limit);
+        assert_eq!(progress.left(now + TIMEOUT), None);
     }
 
     #[test]
     fn a_chunk_restarts_the_time() {
-        let mut progress = Progress::new(Duration::from_secs(30));
-        let limit = progress.limit();
-        std::thread::sleep(Duration::from_millis(2));
+        let now = Instant::now();
+        let mut progress = Progress::new(TIMEOUT);
+        progress.left(now);
         progress.moved(CHUNK - 1);
         progress.moved(1);
-        assert!(progress.limit() > limit);
+        assert_eq!(progress.left(now + TIMEOUT), Some(TIMEOUT));
     }
 }

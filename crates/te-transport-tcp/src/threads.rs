@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -16,6 +17,17 @@ const STACK: usize = 256 << 10;
 pub(crate) struct Threads {
     running: Mutex<BTreeMap<&'static str, usize>>,
     ended: Condvar,
+    /// Callers' threads at work. They come and go with every transfer, so they are only counted.
+    callers: AtomicUsize,
+}
+
+/// A caller's thread at work.
+pub(crate) struct Caller<'a>(&'a Threads);
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        self.0.callers.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// One running thread.
@@ -26,7 +38,12 @@ pub(crate) struct Running {
 
 impl Threads {
     /// Counts the calling thread for as long as the guard lives.
-    pub(crate) fn enter(self: &Arc<Self>, role: &'static str) -> Running {
+    pub(crate) fn caller(&self) -> Caller<'_> {
+        self.callers.fetch_add(1, Ordering::Relaxed);
+        Caller(self)
+    }
+
+    fn enter(self: &Arc<Self>, role: &'static str) -> Running {
         *self.running.lock().entry(role).or_insert(0) += 1;
         Running { threads: self.clone(), role }
     }
@@ -54,13 +71,24 @@ impl Threads {
     /// What still runs at the deadline, for example `2 serve, 1 connect`.
     pub(crate) fn wait_ended(&self, deadline: Instant) -> Result<(), String> {
         let mut running = self.running.lock();
-        while !running.is_empty() {
-            if self.ended.wait_until(&mut running, deadline).timed_out() && !running.is_empty() {
-                let names: Vec<_> = running.iter().map(|(role, count)| format!("{count} {role}")).collect();
+        loop {
+            let callers = self.callers.load(Ordering::Acquire);
+            if running.is_empty() && callers == 0 {
+                return Ok(());
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                let mut names: Vec<_> =
+                    running.iter().map(|(role, count)| format!("{count} {role}")).collect();
+                if callers > 0 {
+                    names.push(format!("{callers} caller"));
+                }
                 return Err(names.join(", "));
             }
+            // Callers end without a signal.
+            let next = if callers > 0 { deadline.min(now + Duration::from_millis(2)) } else { deadline };
+            self.ended.wait_until(&mut running, next);
         }
-        Ok(())
     }
 }
 
@@ -81,7 +109,6 @@ impl Drop for Running {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use super::*;
 

@@ -11,19 +11,20 @@ use super::unit::{Train, Unit};
 use crate::error::Break;
 use crate::frame::{HEADER_LEN, Request, STATUS_LEN, Status};
 use crate::io::Wire;
+use crate::progress::Progress;
 
 /// A connection of the initiator.
 pub(crate) struct Link {
     pub(crate) wire: Wire,
     /// Units whose request is under way, oldest first. Empty between trains; kept here for its capacity.
     pub(crate) sent: VecDeque<Unit>,
-    /// Whether a train has run on it before, so that the peer may have closed it meanwhile.
-    pub(crate) reused: bool,
+    /// When the last train on it ended, if one has run: the peer may have closed it since.
+    pub(crate) used: Option<Instant>,
 }
 
 impl Link {
     pub(crate) fn new(wire: Wire) -> Self {
-        Self { wire, sent: VecDeque::new(), reused: false }
+        Self { wire, sent: VecDeque::new(), used: None }
     }
 }
 
@@ -87,22 +88,16 @@ impl<'a> Exchange<'a> {
         Request { op, framing, addr: unit.remote(), len: unit.len() }.encode()
     }
 
-    /// Time left for the next call, no longer than to `limit`.
-    pub(super) fn left(
-        &self,
-        limit: Instant,
-        waiting_for: &str,
-        timeout: Duration,
-    ) -> Result<Duration, Break> {
+    /// Time left for the next call, by `progress` and the deadline.
+    pub(super) fn left(&self, progress: &mut Progress, waiting_for: &str) -> Result<Duration, Break> {
         let now = Instant::now();
         if self.train.scope.cancelled().is_some() || now >= self.train.deadline {
             return Err(Break::Ended);
         }
-        if now >= limit {
-            let text = format!("{waiting_for} for {} ms", timeout.as_millis());
-            return Err(Break::Stalled(text));
-        }
-        Ok(limit.min(self.train.deadline).saturating_duration_since(now))
+        let Some(left) = progress.left(now) else {
+            return Err(Break::Stalled(format!("{waiting_for} for {} ms", progress.timeout().as_millis())));
+        };
+        Ok(left.min(self.train.deadline - now))
     }
 
     /// Reads a status for the unit at the front.

@@ -17,6 +17,9 @@ use crate::io::Step;
 /// After a failure to add a connection to others that work, none is tried for this long.
 const BAR: Duration = Duration::from_secs(1);
 
+/// A connection used within this time is used again without a look at it.
+const UNSUSPECTED: Duration = Duration::from_millis(1);
+
 /// One of the peer's connections, to be made if it is not there. Dropping it gives it back.
 pub(super) struct Lease {
     peer: Arc<Peer>,
@@ -47,9 +50,12 @@ impl Lease {
             {
                 return self.give_up(train);
             }
-            let started_at = self.peer.state.lock().next_seq;
-            if let Err(error) = self.connect(&train) {
-                return self.not_connected(train, error, started_at);
+            if !self.is_usable() {
+                self.discard();
+                let started_at = self.peer.state.lock().next_seq;
+                if let Err(error) = self.connect(&train) {
+                    return self.not_connected(train, error, started_at);
+                }
             }
             self.execute(&mut train);
         }
@@ -61,14 +67,15 @@ impl Lease {
         self.peer.fail_units(train.units, &failure);
     }
 
-    /// Makes sure that there is a connection and that its peer has not closed it.
+    /// Whether there is a connection that the peer has not closed.
+    fn is_usable(&mut self) -> bool {
+        let Some(link) = &mut self.link else { return false };
+        let fresh = link.used.is_none_or(|used| used.elapsed() < UNSUSPECTED);
+        let usable = fresh || matches!(link.wire.peek(), Ok(Step::Quiet));
+        usable && !link.wire.interrupter().is_interrupted()
+    }
+
     fn connect(&mut self, train: &Train) -> Result<(), ConnectError> {
-        if let Some(link) = &mut self.link {
-            if matches!(link.wire.peek(), Ok(Step::Quiet)) && !link.wire.interrupter().is_interrupted() {
-                return Ok(());
-            }
-            self.discard();
-        }
         let peer = &self.peer;
         let until = train.deadline.min(Instant::now() + peer.config().connect_timeout);
         let stop = || train.scope.cancelled().is_some() || peer.is_closed();
@@ -143,14 +150,14 @@ impl Lease {
         drop(guard);
         match result {
             Ok(()) => {
-                link.reused = true;
+                link.used = Some(Instant::now());
                 // Cancelled before the guard was dropped: the hook may still be about to shut this connection down.
                 if train.scope.cancelled().is_some() || link.wire.interrupter().is_interrupted() {
                     self.discard();
                 }
             }
             Err(cause) => {
-                let reused = link.reused;
+                let reused = link.used.is_some();
                 let sent = std::mem::take(&mut link.sent);
                 let interrupted = link.wire.interrupter().is_interrupted();
                 // Closed before anything is resolved: from here on nothing local touches the memory.

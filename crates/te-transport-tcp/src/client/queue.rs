@@ -20,7 +20,8 @@ impl Peer {
         if job.is_empty() {
             return;
         }
-        if self.refuses() || job.is_over(Instant::now()) {
+        let now = Instant::now();
+        if self.refuses() || job.is_over(now) {
             let (kind, cause) = self.reason(&job.scope);
             return self.fail_job(job, kind, cause);
         }
@@ -28,10 +29,10 @@ impl Peer {
         let share = usize::try_from(job.bytes() / SHARE_BYTES).unwrap_or(usize::MAX).min(job.len());
         let executors = share.clamp(1, parallel);
         if mode == SubmitMode::CallerRuns
-            && let Some(mut lease) = self.lease_now()
+            && let Some(mut lease) = self.lease_now(now)
         {
             // Counted, so that a shutdown waits for the caller to let go of the connection.
-            let _running = self.common.threads.enter("caller");
+            let _running = self.common.threads.caller();
             if executors == 1 {
                 for train in job.into_trains() {
                     lease.drive(train);
@@ -56,11 +57,10 @@ impl Peer {
     }
 
     /// A connection for the caller, if one is free and nobody waits for it.
-    fn lease_now(&self) -> Option<Lease> {
+    fn lease_now(&self, now: Instant) -> Option<Lease> {
         let own = self.own()?;
         let mut state = self.state.lock();
-        let free =
-            state.jobs.is_empty() && state.has_slot(self.config().connections_per_peer, Instant::now());
+        let free = state.jobs.is_empty() && state.has_slot(self.config().connections_per_peer, now);
         free.then(|| Lease::take(own, &mut state))
     }
 

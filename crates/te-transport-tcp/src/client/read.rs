@@ -1,7 +1,5 @@
 //! READ trains: requests go ahead of their answers, which are received in order straight into memory.
 
-use std::time::Instant;
-
 use super::exchange::Exchange;
 use crate::counters::add;
 use crate::error::Break;
@@ -29,11 +27,11 @@ impl Exchange<'_> {
         let mut arrived = Arrived { statuses: [[0; STATUS_LEN]; GATHER], bytes: 0 };
         let config = self.peer.config();
         let mut progress = Progress::new(config.progress_timeout);
-        let mut since = Instant::now();
+        let mut wait = Progress::new(config.status_timeout);
         loop {
             // Topped up when half is through: many headers in one call, and never a pause at the peer.
             if self.link.sent.len() <= self.window() / 2 && self.send_headers(&mut progress)? {
-                since = Instant::now();
+                wait.restart();
             }
             if self.link.sent.is_empty() {
                 return Ok(());
@@ -41,10 +39,9 @@ impl Exchange<'_> {
             let mut spans = Spans::new();
             self.gather_answers(&mut arrived, &mut spans);
             let left = if arrived.bytes == 0 {
-                let timeout = config.status_timeout;
-                self.left(since + timeout, "no answer after the request was sent", timeout)?
+                self.left(&mut wait, "no answer after the request was sent")?
             } else {
-                self.left(progress.limit(), "the peer sent no data", config.progress_timeout)?
+                self.left(&mut progress, "the peer sent no data")?
             };
             // SAFETY: the spans are statuses in `arrived`, which does not move while they are in use, and the memory of
             // units in `link.sent`, which stay there until their last byte is here; it is registered memory.
@@ -55,7 +52,7 @@ impl Exchange<'_> {
                     self.answered = true;
                     if self.note_arrived(&mut arrived, bytes as u64)? {
                         progress.restart();
-                        since = Instant::now();
+                        wait.restart();
                     }
                 }
                 Ok(Step::Quiet) => {}
@@ -82,9 +79,8 @@ impl Exchange<'_> {
             count += 1;
         }
         let mut rest = &bytes[..count * HEADER_LEN];
-        let timeout = self.peer.config().progress_timeout;
         while !rest.is_empty() {
-            let left = self.left(progress.limit(), "the peer took no data", timeout)?;
+            let left = self.left(progress, "the peer took no data")?;
             match self.link.wire.send_bytes(rest, left) {
                 Ok(Step::Moved(sent)) => {
                     rest = &rest[sent..];

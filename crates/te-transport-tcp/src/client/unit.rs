@@ -205,16 +205,18 @@ impl Job {
     }
 
     /// All of it as up to two trains.
-    pub(crate) fn into_trains(self) -> [Train; 2] {
-        let train = |op, units| Train {
+    pub(crate) fn into_trains(self) -> impl Iterator<Item = Train> {
+        let Self { reads, writes, deadline, scope, .. } = self;
+        let parts =
+            [(Op::Write, writes), (Op::Read, reads)].into_iter().filter(|(_, units)| !units.is_empty());
+        parts.map(move |(op, units)| Train {
             op,
             units,
-            deadline: self.deadline,
-            scope: self.scope.clone(),
+            deadline,
+            scope: scope.clone(),
             job: None,
             one_at_a_time: false,
-        };
-        [train(Op::Write, self.writes), train(Op::Read, self.reads)]
+        })
     }
 
     /// A train of its first units, which the executor refills from the queue.

@@ -1,7 +1,5 @@
 //! WRITE trains: requests go out without waiting for the answers of those before them.
 
-use std::time::Instant;
-
 use super::exchange::Exchange;
 use crate::counters::add;
 use crate::error::Break;
@@ -47,8 +45,8 @@ impl Gathered {
 struct Answers {
     bytes: [u8; ANSWERS],
     have: usize,
-    /// When the last one came, or the last request went out.
-    since: Instant,
+    /// The wait for the next one, from the moment when the last one came or the last request went out.
+    wait: Progress,
 }
 
 impl Exchange<'_> {
@@ -56,9 +54,10 @@ impl Exchange<'_> {
     /// on the same connection; the peer serves requests in order, so that byte says that the body is applied.
     pub(super) fn write(&mut self) -> Result<(), Break> {
         let mut gathered = Gathered::new();
-        let mut answers = Answers { bytes: [0; ANSWERS], have: 0, since: Instant::now() };
-        let timeout = self.peer.config().progress_timeout;
-        let mut progress = Progress::new(timeout);
+        let config = self.peer.config();
+        let mut answers =
+            Answers { bytes: [0; ANSWERS], have: 0, wait: Progress::new(config.status_timeout) };
+        let mut progress = Progress::new(config.progress_timeout);
         loop {
             if gathered.spans.is_empty() {
                 self.gather_requests(&mut gathered);
@@ -71,7 +70,7 @@ impl Exchange<'_> {
                 self.await_answers(&mut answers)?;
                 continue;
             }
-            let left = self.left(progress.limit(), "the peer took no data", timeout)?;
+            let left = self.left(&mut progress, "the peer took no data")?;
             // SAFETY: the spans are headers in `gathered`, which does not move while they are in use, and the memory of
             // units in `link.sent`, which are removed only after their last byte is sent.
             let step = unsafe { self.link.wire.send(&mut gathered.spans, left) };
@@ -79,7 +78,7 @@ impl Exchange<'_> {
                 Ok(Step::Moved(bytes)) => {
                     progress.moved(bytes);
                     self.note_sent(&mut gathered, bytes as u64);
-                    answers.since = Instant::now();
+                    answers.wait.restart();
                     if !gathered.spans.is_empty() || self.link.sent.len() > 1 || !self.train.units.is_empty()
                     {
                         self.poll_answers(&mut answers)?;
@@ -158,8 +157,7 @@ impl Exchange<'_> {
         let all = self.train.units.is_empty();
         let size = if self.is_v2() { STATUS_LEN } else { 1 };
         let wanted = (self.link.sent.len() * size).min(ANSWERS);
-        let timeout = self.peer.config().status_timeout;
-        let left = self.left(answers.since + timeout, "no answer after the last byte was sent", timeout)?;
+        let left = self.left(&mut answers.wait, "no answer after the last byte was sent")?;
         let have = answers.have;
         match self.link.wire.recv_bytes(&mut answers.bytes[have..wanted], all, left) {
             Ok(Step::Moved(bytes)) => self.note_answers(answers, bytes),
@@ -173,7 +171,7 @@ impl Exchange<'_> {
         self.answered = true;
         add(&self.peer.counters().wire_received, bytes as u64);
         answers.have += bytes;
-        answers.since = Instant::now();
+        answers.wait.restart();
         let size = if self.is_v2() { STATUS_LEN } else { 1 };
         let mut at = 0;
         while answers.have - at >= size {

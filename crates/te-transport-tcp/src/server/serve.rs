@@ -105,16 +105,17 @@ fn receive(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: T
     let mut progress = Progress::new(shared.config.progress_timeout);
     let mut moved = 0;
     while !spans.is_empty() {
+        let Some(left) = progress.left(Instant::now()) else { break };
         // SAFETY: the range is the hold's, which is mapped while it lives; users of registered memory expect writes.
-        let step = unsafe { connection.wire.recv(&mut spans, progress.left()) };
+        let step = unsafe { connection.wire.recv(&mut spans, left) };
         match step {
             Ok(Step::Moved(bytes)) => {
                 spans.advance(bytes);
                 moved += bytes as u64;
                 progress.moved(bytes);
             }
-            Ok(Step::Quiet) if !progress.is_over() => {}
-            Ok(Step::Quiet | Step::Eof) | Err(_) => break,
+            Ok(Step::Quiet) => {}
+            Ok(Step::Eof) | Err(_) => break,
         }
     }
     add(&shared.counters.wire_received, moved);
@@ -136,15 +137,16 @@ fn send(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpF
     let mut progress = Progress::new(shared.config.progress_timeout);
     let mut moved = 0;
     while !spans.is_empty() {
+        let Some(left) = progress.left(Instant::now()) else { break };
         // SAFETY: the ranges are a local array and the hold's, which is mapped while it lives.
-        let step = unsafe { connection.wire.send(&mut spans, progress.left()) };
+        let step = unsafe { connection.wire.send(&mut spans, left) };
         match step {
             Ok(Step::Moved(bytes)) => {
                 moved += bytes as u64;
                 progress.moved(bytes);
             }
-            Ok(Step::Quiet) if !progress.is_over() => {}
-            Ok(Step::Quiet | Step::Eof) | Err(_) => break,
+            Ok(Step::Quiet) => {}
+            Ok(Step::Eof) | Err(_) => break,
         }
     }
     add(&shared.counters.wire_sent, moved);
@@ -154,13 +156,14 @@ fn send(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpF
 
 fn send_status(shared: &Shared, connection: &mut Connection, status: Status) -> bool {
     let bytes = status.encode();
-    let progress = Progress::new(shared.config.progress_timeout);
+    let mut progress = Progress::new(shared.config.progress_timeout);
     let mut sent = 0;
     while sent < STATUS_LEN {
-        match connection.wire.send_bytes(&bytes[sent..], progress.left()) {
+        let Some(left) = progress.left(Instant::now()) else { break };
+        match connection.wire.send_bytes(&bytes[sent..], left) {
             Ok(Step::Moved(more)) => sent += more,
-            Ok(Step::Quiet) if !progress.is_over() => {}
-            Ok(Step::Quiet | Step::Eof) | Err(_) => break,
+            Ok(Step::Quiet) => {}
+            Ok(Step::Eof) | Err(_) => break,
         }
     }
     add(&shared.counters.wire_sent, sent as u64);

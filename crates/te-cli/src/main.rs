@@ -1,5 +1,7 @@
 //! The `te` program: what an operator, a test or a curious person does with engines, on the public API alone.
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod bench;
 mod child;

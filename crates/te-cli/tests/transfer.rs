@@ -5,7 +5,8 @@
 mod common;
 
 use std::fs;
-use std::time::Duration;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use common::{Served, fails, json, succeeds};
 use serde_json::Value;
@@ -153,4 +154,42 @@ fn a_child_ends_with_its_standard_input_and_others_do_not() {
     let mut served = Served::start(&[]);
     served.close_stdin();
     assert_eq!(served.ends_within(Duration::from_millis(300)), None);
+}
+
+/// Processes whose parent is this one.
+fn children_of(parent: u32) -> Vec<u32> {
+    let processes =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_child = |process: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        // Behind the name in parentheses come the state and the parent.
+        let parent_of =
+            stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        parent_of == Some(parent)
+    };
+    processes.filter(is_child).collect()
+}
+
+#[test]
+fn a_demo_that_is_killed_leaves_no_process_behind() {
+    let mut demo =
+        common::te().args(["demo", "--json"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut children = Vec::new();
+    while children.len() < 2 && Instant::now() < deadline {
+        children = children_of(demo.id());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(children.len(), 2, "the demo starts a target and an initiator");
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    // A process id that is used again would be a zombie's or a stranger's; both have another program.
+    let runs = |process: &u32| {
+        fs::read_to_string(format!("/proc/{process}/cmdline"))
+            .is_ok_and(|line| line.contains("demo-initiator") || line.contains("until-stdin-closes"))
+    };
+    while children.iter().any(runs) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(children.into_iter().filter(|process| runs(process)).count(), 0);
 }

@@ -5,7 +5,7 @@
 
 mod board;
 mod checks;
-mod environment;
+pub(crate) mod environment;
 mod json_peer;
 mod ours;
 mod reference;

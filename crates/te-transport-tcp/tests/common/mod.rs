@@ -234,3 +234,56 @@ pub fn bytes(region: &Region, offset: u64, len: usize) -> Vec<u8> {
     region.read_at(offset, &mut buffer).unwrap();
     buffer
 }
+
+/// A listener whose connections do what a script says.
+pub struct FakePeer {
+    pub port: u16,
+    /// Connections accepted so far.
+    pub accepted: Arc<std::sync::atomic::AtomicUsize>,
+    stop: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl FakePeer {
+    /// Runs `script` on a thread for each connection; it is given the number of the connection, from 0.
+    pub fn new(script: impl Fn(usize, std::net::TcpStream) + Send + Sync + 'static) -> Self {
+        use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (accepted, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, stopped, script) = (accepted.clone(), stop.clone(), Arc::new(script));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::Acquire) {
+                    return;
+                }
+                let (number, script) = (count.fetch_add(1, Ordering::AcqRel), script.clone());
+                std::thread::spawn(move || script(number, stream.unwrap()));
+            }
+        });
+        Self { port, accepted, stop }
+    }
+
+    pub fn path(&self, initiator: &Node, framing: TcpFraming) -> Arc<dyn Path> {
+        initiator.transport.path(&descriptor("127.0.0.1", self.port, framing, None)).unwrap()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.accepted.load(std::sync::atomic::Ordering::Acquire)
+    }
+}
+
+impl Drop for FakePeer {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Release);
+        let _ = std::net::TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+/// Waits until `condition` holds; fails the test when it does not within ten seconds.
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

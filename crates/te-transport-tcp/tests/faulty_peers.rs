@@ -109,7 +109,7 @@ fn silence_after_accept_ends_at_the_deadline() {
             assert_eq!(failure.kind(), FailureKind::TimedOut, "{failure}");
             assert_eq!(failure.effect(), effect, "{op} {len}");
             let late = start.elapsed().saturating_sub(Duration::from_millis(300));
-            assert!(late < Duration::from_millis(500), "{late:?} late");
+            assert!(late < Duration::from_secs(2), "{late:?} late");
         }
     }
 }

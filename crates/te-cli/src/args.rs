@@ -19,7 +19,7 @@ pub(crate) struct Cli {
 /// Options of every command.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Global {
-    /// Where segments are published and found: P2PHANDSHAKE, p2p://HOST[:PORT] or the URL of a store
+    /// Where segments are published and found: P2PHANDSHAKE, `p2p://HOST[:PORT]` or the URL of a store
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) metadata: Option<String>,
     /// The own name; without a store, the address that peers are told: HOST or HOST:PORT

@@ -1,6 +1,7 @@
 //! What the built program needs at run time: the C library and nothing else.
 //!
-//! Vendor libraries are opened at run time when they are there, so one binary starts on every host.
+//! Vendor libraries are opened at run time when they are there, so one binary starts on every host (B-01; B-05: the
+//! check is the same on every processor).
 
 use std::path::PathBuf;
 

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
 use rustix::{
@@ -19,7 +19,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Spec item 50: errors of accept do not spin, and pass when their cause does.
+/// Errors of accept do not spin, and pass when their cause does.
 #[tokio::test]
 async fn a_listener_without_descriptors_rests_and_comes_back() {
     let server = serve(RpcLimits { silent: PATIENCE, ..RpcLimits::default() }).await;
@@ -36,11 +36,11 @@ async fn a_listener_without_descriptors_rests_and_comes_back() {
     held.pop();
     let _queued = TcpStream::connect(server.endpoint()).await.unwrap();
 
-    let (cpu, started) = (cpu_time(), Instant::now());
+    let cpu = cpu_time();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(server.connections(), 0);
     let busy = cpu_time() - cpu;
-    assert!(busy < started.elapsed() / 4, "{busy:?} of {:?}", started.elapsed());
+    assert!(busy < Duration::from_millis(100), "{busy:?} of a second");
 
     held.clear();
     assert_serves(server.endpoint()).await;

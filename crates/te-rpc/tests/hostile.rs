@@ -236,7 +236,7 @@ async fn half_open_connections_at_the_limit_do_not_lock_newcomers_out() {
     }
 }
 
-/// META: a thousand connections that say nothing or half of something, while peers ask at the same time.
+/// A thousand connections that say nothing or half of something, while peers ask at the same time.
 #[tokio::test]
 async fn a_thousand_silent_and_half_open_connections_delay_no_probe() {
     raise_descriptor_limit();

@@ -1,1 +1,51 @@
-//! conformance suites and fault injection for te backends.
+//! Not for production: conformance suites, fakes and fault injection for tests of te backends and of the engine.
+//!
+//! # Quick start
+//!
+//! A transport backend implements [`Rig`] and calls [`transport_conformance!`], which makes one `#[test]` per fact.
+//!
+//! ```
+//! use te_testkit::{byte_at, pattern, verify};
+//! let bytes = pattern(7, 1000);
+//! assert_eq!(bytes[600], byte_at(7, 600));
+//! assert!(verify(7, 0, &bytes).is_ok());
+//! assert!(verify(7, 1, &bytes).is_err());
+//! ```
+//!
+//! # Guarantees
+//!
+//! * **Cases can fail.** For each case there is a deliberately broken backend ([`Flaw`]) that it refuses; this crate's
+//!   own tests prove it.
+//! * **Nothing hangs.** Each case runs under a limit and names itself when it exceeds it.
+//! * **Faults are reproducible.** A [`Script`] decides by counting and by a seed, never by time.
+//!
+//! # Failure behaviour
+//!
+//! Cases return a [`Verdict`] with one line that says what was found; they do not panic. A case that asks for an
+//! ability that a backend does not claim is [`Verdict::NotApplicable`], which is reported and never counted as passed.
+
+#![forbid(unsafe_code)]
+
+mod area;
+mod copy;
+mod fault;
+mod ledger;
+mod link;
+mod pattern;
+mod ports;
+mod report;
+mod transport;
+mod watchdog;
+
+pub use area::{Area, AreaDraft, CANARY};
+pub use copy::{CopyTransport, Fabric, Flaw};
+pub use fault::{Fault, FaultTransport, Script, Site, When};
+pub use ledger::{Ledger, Observer, Reported};
+pub use link::{Link, LinkControl, TcpProxy};
+pub use pattern::{Mismatch, Shown, byte_at, compare, fill, pattern, verify};
+pub use ports::{free_port, free_ports};
+pub use report::{Report, Verdict, Violation};
+pub use transport::{
+    Profile, Rig, Side, TransportCase, redescribe, tcp_link, transport_cases, transport_report,
+};
+pub use watchdog::{Stuck, Watchdog, within};

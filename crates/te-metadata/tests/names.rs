@@ -146,7 +146,7 @@ async fn overtaken_engine_notices_when_it_renews() {
 async fn records_live_as_long_as_they_are_kept() {
     let (store, probe) = (MemoryStore::new(), Probe::new(HolderAnswer::Refused));
     let directory = over(&store, &probe);
-    assert_eq!(directory.lease(), Some(LEASE));
+    assert_eq!((directory.lease(), directory.keep_interval()), (Some(LEASE), Some(LEASE / 3)));
     directory.publish(descriptor(1, 1), place(1), soon()).await.unwrap();
     for _ in 0..5 {
         tokio::time::advance(LEASE / 2).await;

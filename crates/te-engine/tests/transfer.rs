@@ -223,7 +223,7 @@ fn probe_answers_while_the_peer_lives() {
 fn cancelled_batch_is_quiescent() {
     let world = World::new();
     let target = world.engine("target");
-    let slow = world.transport(TransportKind::SHM).with_pace(Duration::from_millis(50));
+    let slow = world.transport(TransportKind::SHM).with_pace(64 << 10, Duration::from_millis(50));
     let initiator = world.engine_with(World::config("initiator"), vec![Box::new(slow)]);
     block_on(async {
         let offered = target.register(vec![0_u8; 16 << 20], Access::REMOTE).await.unwrap();
@@ -259,7 +259,7 @@ fn cancelled_batch_is_quiescent() {
 fn unregister_waits_for_the_batch_and_says_what_holds_it() {
     let world = World::new();
     let target = world.engine("target");
-    let slow = world.transport(TransportKind::SHM).with_pace(Duration::from_millis(20));
+    let slow = world.transport(TransportKind::SHM).with_pace(64 << 10, Duration::from_millis(20));
     let initiator = world.engine_with(World::config("initiator"), vec![Box::new(slow)]);
     block_on(async {
         let offered = target.register(vec![0_u8; 2 << 20], Access::REMOTE).await.unwrap();

@@ -26,7 +26,8 @@ pub const MAX_DEVICES: usize = 4096;
 pub struct DecodeLimits {
     /// Largest document, in bytes. Default [`MAX_DOCUMENT_BYTES`].
     pub max_bytes: usize,
-    /// Deepest nesting of arrays and objects. Default and upper bound [`MAX_NESTING`]: a larger value has its effect.
+    /// Deepest nesting of arrays and objects. Default [`MAX_NESTING`]. A larger number is safe, but values that are kept
+    /// as values, not as text, cannot be nested deeper than 127 levels.
     pub max_nesting: usize,
     /// Most elements of `buffers`, the rejected ones counted. Default [`MAX_BUFFERS`].
     pub max_buffers: usize,

@@ -2,7 +2,8 @@
 //!
 //! # Quick start
 //!
-//! A transport backend implements [`Rig`] and calls [`transport_conformance!`], which makes one `#[test]` per fact.
+//! A transport backend implements [`Rig`] and calls [`transport_conformance!`]; a metadata store implements
+//! [`StoreRig`] and calls [`store_conformance!`]. Each makes one `#[test]` per fact.
 //!
 //! ```
 //! use te_testkit::{byte_at, pattern, verify};
@@ -14,8 +15,8 @@
 //!
 //! # Guarantees
 //!
-//! * **Cases can fail.** For each case there is a deliberately broken backend ([`Flaw`]) that it refuses; this crate's
-//!   own tests prove it.
+//! * **Cases can fail.** For each case there is a deliberately broken backend ([`Flaw`], [`StoreFlaw`]) that it
+//!   refuses; this crate's own tests prove it.
 //! * **Nothing hangs.** Each case runs under a limit and names itself when it exceeds it.
 //! * **Faults are reproducible.** A [`Script`] decides by counting and by a seed, never by time.
 //!
@@ -34,6 +35,7 @@ mod link;
 mod pattern;
 mod ports;
 mod report;
+mod store;
 mod transport;
 mod watchdog;
 
@@ -45,6 +47,9 @@ pub use link::{Link, LinkControl, TcpProxy};
 pub use pattern::{Mismatch, Shown, byte_at, compare, fill, pattern, verify};
 pub use ports::{free_port, free_ports};
 pub use report::{Report, Verdict, Violation};
+pub use store::{
+    FaultStore, FlawedStore, Outage, StoreCall, StoreCase, StoreFlaw, StoreRig, store_cases, store_report,
+};
 pub use transport::{
     Profile, Rig, Side, TransportCase, redescribe, tcp_link, transport_cases, transport_report,
 };

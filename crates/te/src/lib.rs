@@ -1,1 +1,22 @@
-//! a transfer engine: typed builder, blocking and async batches over tcp and more.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod address;
+pub mod blocking;
+mod builder;
+pub mod features;
+pub mod metadata;
+pub mod settings;
+
+pub use builder::{EngineBuilder, builder};
+pub use te_engine::{
+    Batch, BatchBuilder, BatchStatus, Buffer, Deadline, Engine, Error, ErrorKind, LocalSlice, Notification,
+    NotifyOutcome, ProbeReport, RegisterFailed, RemoteRange, Report, RequestReport, Result, Retry, Segment,
+    ShutdownReport, UnregisterFailed, block_on,
+};
+pub use te_memory::Memory;
+pub use te_segment::{
+    Access, AddressRange, Endpoint, Host, Location, SegmentDescriptor, SegmentName, TransportKind,
+};
+pub use te_select::{Plan, Policy, Verdict};
+pub use te_transport::{Op, RemoteEffect};

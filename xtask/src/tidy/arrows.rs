@@ -98,6 +98,8 @@ const TABLE: &[Row] = &[
         may_use: &["te-segment", "te-memory", "te-select", "te-transport", "te-metadata", "te-rpc"],
         tests_may_use: &[],
     },
+    // Whole engines, through the facade.
+    Row { crates: "te-tests", may_use: &[], tests_may_use: &["te", "te-engine", "te-segment", "te-testkit"] },
     Row { crates: "xtask", may_use: &[], tests_may_use: &[] },
 ];
 

@@ -7,6 +7,7 @@ use crate::{
     error::{DescriptorError, FieldProblem},
     ids::{MemoryKey, NicName, TransportKind},
     json::Node,
+    limits::MAX_DOCUMENT_BYTES,
     wire::Word,
 };
 
@@ -39,7 +40,8 @@ impl SegmentDescriptor {
     /// depend on the compat transport. Each range has one entry, named by its location. Left out of it, and found by te
     /// engines in the extension, are buffers that the compat transport cannot reach. Local-only buffers appear nowhere.
     ///
-    /// Fails for a file segment, which has no such record.
+    /// Fails for a file segment, which has no such record, and for a record larger than [`MAX_DOCUMENT_BYTES`], which no
+    /// reader would take (with the extension, that is some 750,000 buffers reached by TCP alone).
     pub fn encode(&self, options: &EncodeOptions) -> Result<String, DescriptorError> {
         let parts = &self.parts;
         let word = match options.compat {
@@ -76,7 +78,11 @@ impl SegmentDescriptor {
         {
             members.push((extension::MEMBER.into(), node));
         }
-        Ok(Node::Object(members).into_json())
+        let record = Node::Object(members).into_json();
+        if record.len() > MAX_DOCUMENT_BYTES {
+            return Err(DescriptorError::TooLarge { len: record.len(), limit: MAX_DOCUMENT_BYTES });
+        }
+        Ok(record)
     }
 
     /// Reference readers refuse a record as a whole if one device lacks its address.

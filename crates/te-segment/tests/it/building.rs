@@ -93,6 +93,14 @@ fn value_nested_too_deep_is_refused() {
     assert!(decode(&text).descriptor.same_content(&descriptor), "the deepest value is still read");
 }
 
+#[test]
+fn record_that_no_reader_would_take_is_not_written() {
+    let long = "x".repeat(te_segment::MAX_DOCUMENT_BYTES);
+    let descriptor = builder().locality(json!(long)).build().unwrap();
+    let refused = descriptor.encode(&options(CompatProtocol::Tcp)).unwrap_err();
+    assert!(matches!(refused, DescriptorError::TooLarge { limit: te_segment::MAX_DOCUMENT_BYTES, .. }));
+}
+
 /// MR-07: a local-only buffer has no key and is not in what peers see.
 #[test]
 fn local_only_buffer_is_not_in_the_record() {

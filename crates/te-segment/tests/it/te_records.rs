@@ -294,6 +294,25 @@ fn same_content_ignores_when_and_for_whom_a_record_was_written() {
 }
 
 #[test]
+fn fractions_in_uninterpreted_values_are_exact() {
+    let values = json!([
+        0.1,
+        1.0e-308,
+        2.2250738585072014e-308,
+        f64::MAX,
+        -0.0,
+        9007199254740993.0_f64,
+        u64::MAX,
+        i64::MIN
+    ]);
+    let text = extended(|te| te["locality"] = values.clone());
+    let once = decode(&text).descriptor;
+    assert_eq!(once.locality(), Some(&values));
+    let twice = decode(&once.encode(&options(CompatProtocol::Tcp)).unwrap()).descriptor;
+    assert_eq!(twice.locality(), Some(&values));
+}
+
+#[test]
 fn record_is_one_line_of_ascii() {
     let record = mixed().encode(&options(CompatProtocol::Rdma)).unwrap();
     assert!(record.bytes().all(|byte| (0x20..0x7f).contains(&byte)), "{record}");

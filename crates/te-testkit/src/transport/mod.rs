@@ -16,7 +16,7 @@ use crate::report::{Report, Verdict, Violation};
 use crate::watchdog::within;
 
 /// How long one case may take. Far more than it needs: what takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(90);
 
 type Run = fn(&Bench) -> Result<Verdict, Violation>;
 

@@ -1,0 +1,439 @@
+//! From a name and settings to a running engine.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use te_engine::{Bound, Engine, EngineConfig, Error, ErrorKind, Limits, Naming, Result, RuntimeChoice};
+use te_metadata::{Directory, Keys, MetadataStore, NameRule, StoreDirectory};
+use te_rpc::{PortChoice, RpcHandler};
+use te_segment::{Host, SegmentName, TransportKind};
+use te_transport::{Install, PortRange};
+
+use crate::address::{AddressError, choose_address, interfaces};
+use crate::features;
+use crate::metadata::{MetadataUrl, host_and_port};
+use crate::settings::{Count, Origin, Settings};
+
+/// Starts building an engine. See [`EngineBuilder`].
+///
+/// `name` is what peers open it by if there is a metadata store. Without one (`P2PHANDSHAKE`, the default) the name
+/// is made of the address, and what is given here is the address to advertise, `HOST` or `HOST:PORT`; empty for the
+/// only routable address of this host.
+pub fn builder(name: impl Into<String>) -> EngineBuilder {
+    EngineBuilder {
+        name: name.into(),
+        settings: Settings::default(),
+        failure: None,
+        directory: DirectoryChoice::Url,
+        transports: Vec::new(),
+        runtime: RuntimeChoice::Owned,
+    }
+}
+
+/// Builds an engine. Nothing happens, and nothing is read, before [`build`](Self::build).
+///
+/// ```
+/// # async fn example() -> te::Result<()> {
+/// let engine = te::builder("10.0.0.7").set("tcp.connections_per_peer", "8").build().await?;
+/// # drop(engine); Ok(()) }
+/// ```
+#[must_use = "a builder does nothing until build is called"]
+pub struct EngineBuilder {
+    name: String,
+    settings: Settings,
+    /// The first mistake; building reports it.
+    failure: Option<Error>,
+    directory: DirectoryChoice,
+    transports: Vec<Box<dyn Install>>,
+    runtime: RuntimeChoice,
+}
+
+/// Where segments are published and found.
+enum DirectoryChoice {
+    /// What the metadata URL says.
+    Url,
+    /// A directory of the caller's.
+    Given(Arc<dyn Directory>),
+    /// A directory over a store of the caller's, made when the cluster is known.
+    Over(Box<dyn FnOnce(Keys) -> Arc<dyn Directory> + Send>),
+}
+
+/// A directory, how names look in it, and what answers peers that ask this engine.
+type Found = (Arc<dyn Directory>, Option<Arc<dyn RpcHandler>>);
+
+const OPERATION: &str = "configure the engine";
+
+fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(ErrorKind::Config, OPERATION, error.to_string()).with_source(error)
+}
+
+impl EngineBuilder {
+    /// Where segments are published and found: `P2PHANDSHAKE`, `p2p://HOST[:PORT]` or the URL of a store.
+    pub fn metadata(self, url: &str) -> Self {
+        match MetadataUrl::from_str(url) {
+            Ok(url) => self.change(|settings| settings.metadata.set(url)),
+            Err(error) => self.fail(invalid(error)),
+        }
+    }
+
+    /// The address peers are told.
+    pub fn advertise(self, host: &str) -> Self {
+        self.set("advertise", host)
+    }
+
+    /// The address listeners bind, `0.0.0.0` or `::` for every interface. The advertised one unless given.
+    pub fn bind(self, host: &str) -> Self {
+        self.set("bind", host)
+    }
+
+    /// Sets one setting from text. A mistake is reported by [`build`](Self::build).
+    pub fn set(mut self, key: &str, value: &str) -> Self {
+        match self.settings.set(key, value, Origin::Builder) {
+            Ok(()) => self,
+            Err(error) => self.fail(invalid(error)),
+        }
+    }
+
+    /// Takes every value that `settings` states.
+    pub fn settings(self, settings: &Settings) -> Self {
+        self.change(|own| own.overlay(settings))
+    }
+
+    /// Publishes to and resolves from a directory of the caller's, whatever the metadata URL says.
+    pub fn directory(mut self, directory: Arc<dyn Directory>) -> Self {
+        self.directory = DirectoryChoice::Given(directory);
+        self
+    }
+
+    /// Publishes to and resolves from a store of the caller's, whatever the metadata URL says. For tests, a
+    /// `te_metadata::MemoryStore` that the engines of one process share.
+    pub fn store(mut self, store: impl MetadataStore + 'static) -> Self {
+        self.directory = DirectoryChoice::Over(Box::new(|keys| Arc::new(StoreDirectory::new(store, keys))));
+        self
+    }
+
+    /// Installs a transport of the caller's, besides the ones in the settings.
+    pub fn transport(mut self, transport: Box<dyn Install>) -> Self {
+        self.transports.push(transport);
+        self
+    }
+
+    /// Runs control work on a runtime of the caller's, with I/O and time enabled, which must outlive the engine.
+    pub fn runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
+        self.runtime = RuntimeChoice::Lent(runtime);
+        self
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    fn fail(mut self, error: Error) -> Self {
+        self.failure.get_or_insert(error);
+        self
+    }
+
+    /// Binds, installs the transports, serves control requests and publishes an empty segment.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] with a [`SettingsError`](crate::settings::SettingsError), [`MetadataError`](crate::metadata::MetadataError) or
+    /// [`AddressError`] as its source, or when an address cannot be bound; [`ErrorKind::Transport`] when a transport
+    /// cannot start; [`ErrorKind::Name`] and [`ErrorKind::MetadataUnavailable`] when the segment cannot be published.
+    /// Nothing is left running then.
+    pub async fn build(self) -> Result<Engine> {
+        let Self { name, settings, failure, directory, mut transports, runtime } = self;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        settings.validate().map_err(invalid)?;
+        let by_url = matches!(directory, DirectoryChoice::Url);
+        if by_url {
+            settings.metadata.get().check().map_err(invalid)?;
+        }
+        let chosen = chosen_transports(&settings)?;
+        let given: Option<Arc<dyn Directory>> = match directory {
+            DirectoryChoice::Url => None,
+            DirectoryChoice::Given(directory) => Some(directory),
+            DirectoryChoice::Over(make) => Some(make(Keys::new(settings.metadata_cluster.get().clone()))),
+        };
+        let by_address = given.as_ref().is_none_or(|directory| directory.name_rule() == NameRule::HostPort);
+        let naming = if by_address {
+            Naming::Peer
+        } else {
+            let name = SegmentName::new(&name).map_err(|error| {
+                Error::new(ErrorKind::Name, OPERATION, error.to_string()).with_source(error)
+            })?;
+            Naming::Store(name)
+        };
+        let place = Place::choose(&settings, by_url, if by_address { &name } else { "" })?;
+        let config = engine_config(&settings, naming, &place);
+        tracing::info!(
+            target: "te", advertise = %place.advertise, reason = %place.reason, "chose the advertised address"
+        );
+        let bound = Bound::bind(config, runtime).await?;
+        let (directory, exchange) = match given {
+            Some(directory) => (directory, None),
+            None => by_peers(&bound)?,
+        };
+        transports.extend(chosen.into_iter().flat_map(|word| install(&word, &settings)));
+        bound.start(directory, exchange, transports).await
+    }
+}
+
+/// The address and port of an engine, and why.
+struct Place {
+    advertise: Host,
+    bind: Option<Host>,
+    port: Option<u16>,
+    reason: String,
+}
+
+impl Place {
+    /// The first that says something counts: the settings, the metadata URL, the name, the table of interfaces.
+    fn choose(settings: &Settings, by_url: bool, name: &str) -> Result<Self> {
+        let named = match name {
+            "" => None,
+            name => Some(host_and_port(name).map_err(|error| {
+                Error::new(
+                    ErrorKind::Name,
+                    OPERATION,
+                    format!("{name:?} is no address to advertise: {error}"),
+                )
+                .with_source(error)
+            })),
+        };
+        let (url_host, url_port) = match settings.metadata.get() {
+            MetadataUrl::Peer { host, port } if by_url => (host.clone(), *port),
+            _ => (None, None),
+        };
+        // A name beside a URL that states the address is a label and need be no address.
+        let (name_host, name_port) = match (&url_host, named) {
+            (None, Some(named)) => {
+                let (host, port) = named?;
+                (Some(host), port)
+            }
+            _ => (None, None),
+        };
+        let stated = [
+            (settings.advertise.get().clone(), settings.advertise.origin().to_string()),
+            (url_host.clone(), "metadata URL".to_owned()),
+            (name_host.clone(), "name".to_owned()),
+        ];
+        let wildcard = stated.iter().filter_map(|(host, _)| host.clone()).find(Host::is_unspecified);
+        let stated = stated
+            .into_iter()
+            .find_map(|(host, reason)| Some((host.filter(|host| !host.is_unspecified())?, reason)));
+        let (advertise, reason) = match stated {
+            Some(stated) => stated,
+            None => {
+                let table = interfaces()
+                    .map_err(|error| invalid(AddressError::Table { cause: error.to_string() }))?;
+                let choice = choose_address(&table).map_err(invalid)?;
+                (choice.host, choice.reason)
+            }
+        };
+        let port = match *settings.control_port.get() {
+            0 => url_port.or(name_port),
+            port => Some(port),
+        };
+        // A wildcard where an address is due means: every interface, and tell peers a real address.
+        Ok(Self { advertise, bind: settings.bind.get().clone().or(wildcard), port, reason })
+    }
+}
+
+fn engine_config(settings: &Settings, naming: Naming, place: &Place) -> EngineConfig {
+    let mut config = EngineConfig::new(naming, place.advertise.clone());
+    config.bind = place.bind.clone();
+    config.ports = PortRange { min: *settings.port_min.get(), max: *settings.port_max.get() };
+    config.control_port = match place.port {
+        Some(port) => PortChoice::Fixed(port),
+        None => PortChoice::Free { min: config.ports.min, max: config.ports.max },
+    };
+    config.limits = limits(settings);
+    config
+}
+
+/// A count as a size of this host; ranges are far below what would not fit.
+fn size(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+fn limits(settings: &Settings) -> Limits {
+    let count = |Count(count): &Count| size(*count);
+    let mut limits = Limits::default();
+    limits.request_deadline = *settings.request_deadline.get();
+    limits.connect = *settings.control_connect.get();
+    limits.control_request = *settings.control_request.get();
+    limits.drain = *settings.memory_drain.get();
+    limits.announce = *settings.memory_announce.get();
+    limits.batch = count(settings.request_batch.get());
+    limits.regions = count(settings.memory_regions.get());
+    limits.notify_payload = size(*settings.notify_bytes.get());
+    limits.notify_queue = count(settings.notify_queue.get());
+    limits.control_frame = size(*settings.control_frame.get());
+    limits.connections = count(settings.control_connections.get());
+    limits
+}
+
+/// The transports to install. An explicit list is exact: a word that cannot be had is an error.
+fn chosen_transports(settings: &Settings) -> Result<Vec<TransportKind>> {
+    let compiled =
+        || features::all().filter(|f| f.kind() == features::FeatureKind::Transport && f.is_compiled());
+    let Some(list) = settings.transports.get() else {
+        return compiled().map(|feature| feature.name().parse().map_err(invalid)).collect();
+    };
+    for word in list {
+        let missing = match features::by_transport(word) {
+            Some(feature) if feature.is_compiled() => continue,
+            Some(feature) if feature.is_in_this_release() => {
+                format!("needs the Cargo feature `{}`, which is not compiled in", feature.name())
+            }
+            Some(feature) => {
+                format!("needs the Cargo feature `{}`, which this release does not have yet", feature.name())
+            }
+            None => "is unknown".to_owned(),
+        };
+        let names: Vec<_> = compiled().map(features::Feature::name).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let cause = format!("transport {word} {missing}; compiled in: {names}");
+        return Err(Error::new(ErrorKind::Config, OPERATION, cause));
+    }
+    Ok(list.clone())
+}
+
+#[cfg(feature = "p2p")]
+fn by_peers(bound: &Bound) -> Result<Found> {
+    use te_metadata_p2p::{OwnDescriptor, P2pDirectory, exchange_handler};
+
+    let own = OwnDescriptor::default();
+    let directory = Arc::new(P2pDirectory::serving(bound.rpc().clone(), own.clone()));
+    let local = bound.local().clone();
+    // Answered from the segment itself: a registered buffer is visible at once, not when it is next published.
+    let exchange = exchange_handler(Arc::new(move |compat, extension| {
+        let compat = compat.unwrap_or(te_segment::CompatProtocol::Tcp);
+        let text = own.current().and_then(|_| local.encode(compat, extension).ok());
+        text.as_deref().unwrap_or("null").into()
+    }));
+    Ok((directory, Some(Arc::new(exchange))))
+}
+
+#[cfg(not(feature = "p2p"))]
+fn by_peers(_bound: &Bound) -> Result<Found> {
+    // The metadata URL has been checked, so that this is not reached.
+    Err(Error::new(ErrorKind::Config, OPERATION, "needs the Cargo feature `p2p`"))
+}
+
+fn install(word: &TransportKind, settings: &Settings) -> Option<Box<dyn Install>> {
+    #[cfg(feature = "tcp")]
+    if *word == TransportKind::TCP {
+        return Some(Box::new(te_transport_tcp::Tcp::new(tcp_config(settings))));
+    }
+    let _ = (word, settings);
+    None
+}
+
+#[cfg(feature = "tcp")]
+fn tcp_config(settings: &Settings) -> te_transport_tcp::TcpConfig {
+    use te_transport_tcp::{FramingChoice, TcpConfig};
+
+    use crate::settings::Framing;
+
+    let mut config = TcpConfig::default();
+    config.connections_per_peer = size(settings.tcp_connections_per_peer.get().0);
+    config.framing = match settings.tcp_framing.get() {
+        Framing::V1 => FramingChoice::V1,
+        Framing::Auto => FramingChoice::Auto,
+    };
+    config.connect_timeout = *settings.tcp_connect_timeout.get();
+    config.status_timeout = *settings.tcp_status_timeout.get();
+    config.progress_timeout = *settings.tcp_progress_timeout.get();
+    config.pipeline = size(settings.tcp_pipeline.get().0);
+    config.stripe_threshold = *settings.tcp_stripe_threshold.get();
+    config.max_connections = size(settings.tcp_max_connections.get().0);
+    config.silent_timeout = *settings.tcp_silent_timeout.get();
+    config.reject_drain_bytes = *settings.tcp_reject_drain_bytes.get();
+    config.reject_drain_time = *settings.tcp_reject_drain_time.get();
+    config.keepalive = *settings.tcp_keepalive.get();
+    config
+}
+
+impl fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineBuilder").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str, settings: &[(&str, &str)]) -> Place {
+        let mut all = Settings::default();
+        for (key, value) in settings {
+            all.set(key, value, Origin::Builder).unwrap();
+        }
+        Place::choose(&all, true, name).unwrap()
+    }
+
+    #[test]
+    fn the_name_states_the_address_where_there_is_no_store() {
+        let place = place("127.0.0.1:15123", &[]);
+        assert_eq!((place.advertise.bare().as_str(), place.port), ("127.0.0.1", Some(15_123)));
+        // As the reference engine is often called: any port.
+        assert_eq!(self::place("127.0.0.1:0", &[]).port, None);
+    }
+
+    #[test]
+    fn the_metadata_url_counts_before_the_name() {
+        let place = place("decode-7", &[("metadata", "p2p://[::1]:15123")]);
+        assert_eq!((place.advertise.bare().as_str(), place.port), ("::1", Some(15_123)));
+    }
+
+    #[test]
+    fn settings_count_before_the_metadata_url() {
+        let place =
+            place("", &[("metadata", "p2p://10.0.0.7:1"), ("advertise", "10.0.0.8"), ("control.port", "2")]);
+        assert_eq!((place.advertise.bare().as_str(), place.port), ("10.0.0.8", Some(2)));
+        assert_eq!(place.reason, "builder");
+    }
+
+    /// SEC-04.
+    #[test]
+    fn only_the_advertised_address_is_bound_unless_said_otherwise() {
+        assert_eq!(place("127.0.0.1", &[]).bind, None);
+        let all = place("127.0.0.1", &[("bind", "0.0.0.0")]);
+        assert_eq!(all.bind.unwrap().bare(), "0.0.0.0");
+    }
+
+    /// META-16.
+    #[test]
+    fn a_wildcard_is_bound_and_never_advertised() {
+        let place = place("", &[("metadata", "p2p://0.0.0.0"), ("advertise", "10.0.0.7")]);
+        assert_eq!(place.advertise.bare(), "10.0.0.7");
+        assert_eq!(place.bind.unwrap().bare(), "0.0.0.0");
+    }
+
+    #[test]
+    fn the_defaults_of_settings_are_those_of_the_parts() {
+        let settings = Settings::default();
+        assert_eq!(limits(&settings), Limits::default());
+        #[cfg(feature = "tcp")]
+        assert_eq!(tcp_config(&settings), te_transport_tcp::TcpConfig::default());
+    }
+
+    #[test]
+    fn a_transport_that_cannot_be_had_is_an_error_that_says_why() {
+        for (word, reason) in [
+            ("rdma", "needs the Cargo feature `rdma`, which this release does not have yet"),
+            ("pigeon", "is unknown"),
+        ] {
+            let mut settings = Settings::default();
+            settings.set("transports", word, Origin::Builder).unwrap();
+            let error = chosen_transports(&settings).unwrap_err().to_string();
+            assert!(error.contains(&format!("transport {word} {reason}; compiled in: ")), "{error}");
+        }
+    }
+}

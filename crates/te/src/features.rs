@@ -1,0 +1,198 @@
+//! What this build can do: a table made by the code itself.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+
+use te_segment::TransportKind;
+
+/// What a feature adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FeatureKind {
+    /// A way to move bytes.
+    Transport,
+    /// A way to publish and find segments.
+    Metadata,
+}
+
+impl fmt::Display for FeatureKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Transport => "transport",
+            Self::Metadata => "metadata",
+        })
+    }
+}
+
+/// A transport or a metadata service, present or not.
+#[derive(Clone, Copy, Debug)]
+pub struct Feature {
+    name: &'static str,
+    kind: FeatureKind,
+    schemes: &'static [&'static str],
+    presence: Presence,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Presence {
+    /// Part of this release; whether it is compiled in, and how to find out whether this host can use it.
+    Here { compiled: bool, probe: fn() -> Result<String, String> },
+    /// Known by name only.
+    Later,
+}
+
+/// Whether and why a feature can be used on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Availability {
+    /// It is part of this build.
+    pub compiled: bool,
+    /// Whatever it opens at run time is there.
+    pub loadable: bool,
+    /// It would work here and now.
+    pub usable: bool,
+    /// Why, in one line.
+    pub reason: String,
+}
+
+impl Feature {
+    /// Its name: the Cargo feature, and the word of a transport.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it adds.
+    #[must_use]
+    pub fn kind(&self) -> FeatureKind {
+        self.kind
+    }
+
+    /// Schemes of its metadata URLs.
+    #[must_use]
+    pub fn schemes(&self) -> &'static [&'static str] {
+        self.schemes
+    }
+
+    /// Whether it is part of this build.
+    #[must_use]
+    pub fn is_compiled(&self) -> bool {
+        matches!(self.presence, Presence::Here { compiled: true, .. })
+    }
+
+    /// Whether this release has it at all.
+    #[must_use]
+    pub fn is_in_this_release(&self) -> bool {
+        matches!(self.presence, Presence::Here { .. })
+    }
+
+    /// Finds out whether it can be used here. Takes a port of this host for a moment.
+    #[must_use]
+    pub fn availability(&self) -> Availability {
+        let no = |reason: String| Availability { compiled: false, loadable: false, usable: false, reason };
+        match self.presence {
+            Presence::Later => no("not in this release".to_owned()),
+            Presence::Here { compiled: false, .. } => {
+                no(format!("not compiled in: build with the Cargo feature `{}`", self.name))
+            }
+            // Both that exist open nothing at run time.
+            Presence::Here { probe, .. } => match probe() {
+                Ok(reason) => Availability { compiled: true, loadable: true, usable: true, reason },
+                Err(reason) => Availability { compiled: true, loadable: true, usable: false, reason },
+            },
+        }
+    }
+}
+
+const fn later(name: &'static str, kind: FeatureKind, schemes: &'static [&'static str]) -> Feature {
+    Feature { name, kind, schemes, presence: Presence::Later }
+}
+
+const TABLE: &[Feature] = &[
+    Feature {
+        name: "tcp",
+        kind: FeatureKind::Transport,
+        schemes: &[],
+        presence: Presence::Here { compiled: cfg!(feature = "tcp"), probe: can_listen },
+    },
+    later("shm", FeatureKind::Transport, &[]),
+    later("rdma", FeatureKind::Transport, &[]),
+    later("nvlink", FeatureKind::Transport, &[]),
+    later("hip", FeatureKind::Transport, &[]),
+    later("nvmeof", FeatureKind::Transport, &[]),
+    later("cxl", FeatureKind::Transport, &[]),
+    Feature {
+        name: "p2p",
+        kind: FeatureKind::Metadata,
+        schemes: &["p2p"],
+        presence: Presence::Here { compiled: cfg!(feature = "p2p"), probe: can_listen },
+    },
+    later("etcd", FeatureKind::Metadata, &["etcd"]),
+    later("redis", FeatureKind::Metadata, &["redis", "rediss"]),
+    later("http", FeatureKind::Metadata, &["http", "https"]),
+];
+
+/// Every transport and metadata service that this release knows by name.
+pub fn all() -> impl Iterator<Item = &'static Feature> {
+    TABLE.iter()
+}
+
+/// The metadata service behind a URL scheme.
+#[must_use]
+pub fn by_scheme(scheme: &str) -> Option<&'static Feature> {
+    all().find(|feature| feature.schemes.contains(&scheme))
+}
+
+/// The transport of that word.
+#[must_use]
+pub fn by_transport(word: &TransportKind) -> Option<&'static Feature> {
+    all().find(|feature| feature.kind == FeatureKind::Transport && feature.name == word.as_str())
+}
+
+fn can_listen() -> Result<String, String> {
+    let four = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let six = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
+    match (four, six) {
+        (Ok(_), Ok(_)) => Ok("IPv4 and IPv6 sockets".to_owned()),
+        (Ok(_), Err(_)) => Ok("IPv4 sockets".to_owned()),
+        (Err(_), Ok(_)) => Ok("IPv6 sockets".to_owned()),
+        (Err(error), Err(_)) => Err(format!("cannot listen: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B-08: the table says what the build has.
+    #[test]
+    fn compiled_is_what_the_build_says() {
+        let compiled: Vec<_> = all().filter(|feature| feature.is_compiled()).map(Feature::name).collect();
+        let mut expected = Vec::new();
+        if cfg!(feature = "tcp") {
+            expected.push("tcp");
+        }
+        if cfg!(feature = "p2p") {
+            expected.push("p2p");
+        }
+        assert_eq!(compiled, expected);
+    }
+
+    #[test]
+    fn what_is_not_here_is_neither_loadable_nor_usable() {
+        for feature in all().filter(|feature| !feature.is_compiled()) {
+            let availability = feature.availability();
+            assert!(!availability.loadable && !availability.usable, "{}", feature.name());
+            assert!(!availability.reason.is_empty());
+        }
+    }
+
+    #[test]
+    fn no_scheme_has_two_meanings() {
+        let schemes: Vec<_> = all().flat_map(Feature::schemes).collect();
+        let mut unique = schemes.clone();
+        unique.sort();
+        unique.dedup();
+        assert_eq!(unique.len(), schemes.len());
+    }
+}

@@ -1,0 +1,316 @@
+//! The table of settings.
+
+use std::time::Duration;
+
+use te_metadata::ClusterId;
+use te_segment::{Host, TransportKind};
+
+use super::error::nearest;
+use super::value::{Framing, Span, Value};
+use super::{Count, Origin, Setting, SettingsError};
+use crate::features;
+use crate::metadata::MetadataUrl;
+
+/// What is known of one setting.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Key {
+    /// Its name in files, on the command line and in messages.
+    pub name: &'static str,
+    /// What it is, in a sentence or two.
+    pub about: &'static str,
+    /// Its environment variable.
+    pub variable: &'static str,
+    /// Variables of the reference engine that mean the same; the own one counts more.
+    pub aliases: &'static [Alias],
+    /// The Cargo feature it belongs to, if it is not about every engine.
+    pub feature: Option<&'static str>,
+    expected: fn() -> String,
+}
+
+impl Key {
+    /// What can stand there: type, unit and range.
+    #[must_use]
+    pub fn expected(&self) -> String {
+        (self.expected)()
+    }
+
+    /// Whether the part it belongs to is compiled in.
+    #[must_use]
+    pub fn is_compiled(&self) -> bool {
+        self.feature
+            .is_none_or(|name| features::all().any(|known| known.name() == name && known.is_compiled()))
+    }
+}
+
+/// A variable of the reference engine and how it states its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Alias {
+    /// In the same form.
+    Same(&'static str),
+    /// A whole number of seconds.
+    Seconds(&'static str),
+    /// `1` for version 1 of the framing, anything else for the choice by peer.
+    Proto(&'static str),
+    /// Its presence, whatever its value, means this value.
+    Presence(&'static str, &'static str),
+}
+
+impl Alias {
+    /// Its name.
+    #[must_use]
+    pub fn variable(&self) -> &'static str {
+        match self {
+            Self::Same(name) | Self::Seconds(name) | Self::Proto(name) | Self::Presence(name, _) => name,
+        }
+    }
+
+    /// Its value in the form of the setting.
+    pub(super) fn translate(&self, value: &str) -> String {
+        match self {
+            Self::Same(_) => value.to_owned(),
+            Self::Seconds(_) => format!("{value}s"),
+            Self::Proto(_) => if value == "1" { "v1" } else { "auto" }.to_owned(),
+            Self::Presence(_, means) => (*means).to_owned(),
+        }
+    }
+}
+
+/// One setting as text.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The key.
+    pub key: &'static Key,
+    /// The value, passwords left out.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+macro_rules! settings {
+    ($($(#[doc = $doc:literal])+
+        $field:ident: $type:ty = $default:expr, $name:literal, $variable:literal, $range:expr,
+        [$($alias:expr),*] $(, feature $feature:literal)?;)+) => {
+        /// Every setting of an engine. Fields are documented with unit, range and default; the text form is that of
+        /// files, variables and the command line.
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub struct Settings {
+            $($(#[doc = $doc])+ pub $field: Setting<$type>,)+
+        }
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Self { $($field: Setting::by_default($default),)+ }
+            }
+        }
+
+        const KEYS: &[Key] = &[$(Key {
+            name: $name,
+            about: concat!($($doc),+),
+            variable: $variable,
+            aliases: &[$($alias),*],
+            feature: settings!(@feature $($feature)?),
+            expected: || <$type as Value>::expected(&$range),
+        },)+];
+
+        impl Settings {
+            /// Every setting with its value and where it came from, in the order of the table.
+            #[must_use]
+            pub fn entries(&self) -> Vec<Entry> {
+                let mut keys = Self::keys().iter();
+                [$((self.$field.get().show(), self.$field.origin().clone()),)+]
+                    .into_iter()
+                    .filter_map(|(value, origin)| Some(Entry { key: keys.next()?, value, origin }))
+                    .collect()
+            }
+
+            /// Replaces every value that `over` states.
+            pub fn overlay(&mut self, over: &Self) {
+                $(if !over.$field.is_default() {
+                    self.$field = over.$field.clone();
+                })+
+            }
+
+            fn assign(&mut self, key: &'static Key, text: &str, origin: Origin) -> Result<(), SettingsError> {
+                match key.name {
+                    $($name => {
+                        let range = $range;
+                        match <$type as Value>::parse(text).filter(|value| value.is_within(&range)) {
+                            Some(value) => self.$field.replace(value, origin),
+                            None => return Err(invalid(key, text, origin)),
+                        }
+                    })+
+                    _ => {}
+                }
+                Ok(())
+            }
+
+            /// The first value outside its range. Values set from text are checked already.
+            fn check_ranges(&self) -> Result<(), SettingsError> {
+                let mut keys = Self::keys().iter();
+                $(
+                    let key = keys.next();
+                    let range = $range;
+                    if let (Some(key), false) = (key, self.$field.get().is_within(&range)) {
+                        return Err(invalid(key, &self.$field.get().show(), self.$field.origin().clone()));
+                    }
+                )+
+                Ok(())
+            }
+        }
+    };
+    (@feature) => { None };
+    (@feature $feature:literal) => { Some($feature) };
+}
+
+const fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+const fn secs(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+const HOUR: Duration = secs(3_600);
+const MIB: u64 = 1 << 20;
+
+settings! {
+    /// Where segments are published and found: `P2PHANDSHAKE` (engines ask each other), `p2p://HOST[:PORT]` (the
+    /// same, at a stated address) or the URL of a store. Default `P2PHANDSHAKE`.
+    metadata: MetadataUrl = MetadataUrl::default(), "metadata", "TE_METADATA", (), [];
+    /// A component of every key in a metadata store, so that deployments can share one. Default none.
+    metadata_cluster: Option<ClusterId> = None, "metadata.cluster", "TE_METADATA_CLUSTER", (),
+        [Alias::Same("MC_METADATA_CLUSTER_ID")];
+    /// The transports to install, and no others. Default `all` that are compiled in.
+    transports: Option<Vec<TransportKind>> = None, "transports", "TE_TRANSPORTS", (),
+        [Alias::Presence("MC_FORCE_TCP", "tcp")];
+    /// The address peers are told. Default `auto`: from the metadata URL or the name, else the only routable address
+    /// of this host.
+    advertise: Option<Host> = None, "advertise", "TE_ADVERTISE", (), [Alias::Same("MC_TCP_BIND_ADDRESS")];
+    /// The address listeners bind; `0.0.0.0` or `::` for every interface. Default `auto`: the advertised one.
+    bind: Option<Host> = None, "bind", "TE_BIND", (), [];
+    /// Port of the control listener; 0 takes a free one of the range. Default 0, range 0 to 65535.
+    control_port: u16 = 0, "control.port", "TE_CONTROL_PORT", 0..=65_535, [];
+    /// Lowest port of listeners that take a free one. Default 15000, range 1 to 65535.
+    port_min: u16 = 15_000, "port.min", "TE_PORT_MIN", 1..=65_535,
+        [Alias::Same("MC_MIN_PRC_PORT"), Alias::Same("MC_MIN_RPC_PORT")];
+    /// Highest port of listeners that take a free one. Default 17000, range 1 to 65535.
+    port_max: u16 = 17_000, "port.max", "TE_PORT_MAX", 1..=65_535,
+        [Alias::Same("MC_MAX_PRC_PORT"), Alias::Same("MC_MAX_RPC_PORT")];
+    /// Deadline of a batch that states none. Default 30s, range 1ms to 24h.
+    request_deadline: Duration = secs(30), "request.deadline", "TE_REQUEST_DEADLINE", ms(1)..=HOUR * 24,
+        [Alias::Seconds("MC_TRANSFER_TIMEOUT")];
+    /// Requests in one batch at most. Default 65536, range 1 to 16777216.
+    request_batch: Count = Count(65_536), "request.batch", "TE_REQUEST_BATCH", Span::Count(1, 1 << 24), [];
+    /// Time to connect to a peer's control listener. Default 2s, range 1ms to 1h.
+    control_connect: Duration = secs(2), "control.connect", "TE_CONTROL_CONNECT", ms(1)..=HOUR,
+        [Alias::Seconds("MC_HANDSHAKE_CONNECT_TIMEOUT")];
+    /// Time of one control request or one call of a metadata store. Default 5s, range 1ms to 1h.
+    control_request: Duration = secs(5), "control.request", "TE_CONTROL_REQUEST", ms(1)..=HOUR, [];
+    /// Largest control request of a peer nothing is known of, in bytes. Default 1MiB, range 64KiB to 128MiB.
+    control_frame: u64 = MIB, "control.frame", "TE_CONTROL_FRAME", Span::Bytes(64 << 10, 128 * MIB),
+        [Alias::Same("MC_HANDSHAKE_MAX_LENGTH")];
+    /// Connections of the control listener at most. Default 4096, range 1 to 1000000.
+    control_connections: Count = Count(4_096), "control.connections", "TE_CONTROL_CONNECTIONS",
+        Span::Count(1, 1_000_000), [];
+    /// Registered buffers at most. Default 1000000, range 1 to 1000000.
+    memory_regions: Count = Count(1_000_000), "memory.regions", "TE_MEMORY_REGIONS", Span::Count(1, 1_000_000), [];
+    /// How long a withdrawal waits for requests that use the memory, where the caller states nothing. Default 5s,
+    /// range 0s to 1h.
+    memory_drain: Duration = secs(5), "memory.drain", "TE_MEMORY_DRAIN", ms(0)..=HOUR, [];
+    /// How long a withdrawal waits for its announcement before it goes on. Default 1s, range 0s to 1h.
+    memory_announce: Duration = secs(1), "memory.announce", "TE_MEMORY_ANNOUNCE", ms(0)..=HOUR, [];
+    /// Bytes of a notification, name and message together. Default 64KiB, range 1 to 1MiB.
+    notify_bytes: u64 = 64 << 10, "notify.bytes", "TE_NOTIFY_BYTES", Span::Bytes(1, MIB), [];
+    /// Notifications received and not yet taken at most. Default 4096, range 1 to 1000000.
+    notify_queue: Count = Count(4_096), "notify.queue", "TE_NOTIFY_QUEUE", Span::Count(1, 1_000_000), [];
+    /// Connections the initiator opens to one peer at most. Default 4, range 1 to 64.
+    tcp_connections_per_peer: Count = Count(4), "tcp.connections_per_peer", "TE_TCP_CONNECTIONS_PER_PEER",
+        Span::Count(1, 64),
+        [Alias::Same("MC_TCP_MAX_CONNECTIONS_PER_PEER"), Alias::Same("MC_TCP_LANES_PER_PEER")], feature "tcp";
+    /// Framing of the initiator: `auto` takes version 2 with peers that advertise it, `v1` always version 1. Default
+    /// `auto`.
+    tcp_framing: Framing = Framing::Auto, "tcp.framing", "TE_TCP_FRAMING", (), [Alias::Proto("MC_TCP_PROTO")],
+        feature "tcp";
+    /// Time to establish a data connection, all addresses of the peer together. Default 2s, range 1ms to 10min.
+    tcp_connect_timeout: Duration = secs(2), "tcp.connect_timeout", "TE_TCP_CONNECT_TIMEOUT", ms(1)..=secs(600), [],
+        feature "tcp";
+    /// Time the initiator waits for a status after its last byte is sent. Default 30s, range 1ms to 1h.
+    tcp_status_timeout: Duration = secs(30), "tcp.status_timeout", "TE_TCP_STATUS_TIMEOUT", ms(1)..=HOUR,
+        [Alias::Seconds("MC_TCP_STATUS_TIMEOUT_SEC")], feature "tcp";
+    /// Time within which a payload must advance by 64 KiB or end. Default 30s, range 1ms to 1h.
+    tcp_progress_timeout: Duration = secs(30), "tcp.progress_timeout", "TE_TCP_PROGRESS_TIMEOUT", ms(1)..=HOUR,
+        [Alias::Seconds("MC_TCP_PROGRESS_TIMEOUT_SEC")], feature "tcp";
+    /// Requests in flight on one data connection at most. Default 64, range 1 to 1024.
+    tcp_pipeline: Count = Count(64), "tcp.pipeline", "TE_TCP_PIPELINE", Span::Count(1, 1_024), [], feature "tcp";
+    /// A request of at least this many bytes is cut into stripes for several connections. Default 16MiB, range 64KiB
+    /// to 1048576TiB.
+    tcp_stripe_threshold: u64 = 16 * MIB, "tcp.stripe_threshold", "TE_TCP_STRIPE_THRESHOLD",
+        Span::Bytes(64 << 10, 1 << 60), [], feature "tcp";
+    /// Data connections served at most. Default 4096, range 1 to 1000000.
+    tcp_max_connections: Count = Count(4_096), "tcp.max_connections", "TE_TCP_MAX_CONNECTIONS",
+        Span::Count(1, 1_000_000), [], feature "tcp";
+    /// A data connection that has not sent one whole header after this time is closed. Default 10s, range 1ms to 1h.
+    tcp_silent_timeout: Duration = secs(10), "tcp.silent_timeout", "TE_TCP_SILENT_TIMEOUT", ms(1)..=HOUR, [],
+        feature "tcp";
+    /// Bytes of a refused request that are read and thrown away, so that the refusal arrives. Default 256MiB, range 0
+    /// to 1TiB.
+    tcp_reject_drain_bytes: u64 = 256 * MIB, "tcp.reject_drain_bytes", "TE_TCP_REJECT_DRAIN_BYTES",
+        Span::Bytes(0, 1 << 40), [], feature "tcp";
+    /// Time for that. Default 2s, range 0s to 10min.
+    tcp_reject_drain_time: Duration = secs(2), "tcp.reject_drain_time", "TE_TCP_REJECT_DRAIN_TIME",
+        ms(0)..=secs(600), [], feature "tcp";
+    /// Idle time after which the kernel asks whether the peer still exists. Default 30s, range 1s to 9h.
+    tcp_keepalive: Duration = secs(30), "tcp.keepalive", "TE_TCP_KEEPALIVE", secs(1)..=HOUR * 9, [], feature "tcp";
+    /// What the `te` program logs to standard error. A library never looks at it. Default `warn`.
+    log: String = "warn".to_owned(), "log", "TE_LOG", (), [];
+}
+
+fn invalid(key: &'static Key, text: &str, origin: Origin) -> SettingsError {
+    // What is refused may be anything; a message stays readable.
+    let value = text.chars().take(80).collect();
+    SettingsError::Invalid { key: key.name, value, origin, expected: key.expected() }
+}
+
+impl Settings {
+    /// What is known of every setting.
+    #[must_use]
+    pub fn keys() -> &'static [Key] {
+        KEYS
+    }
+
+    /// Sets one setting from text.
+    ///
+    /// # Errors
+    ///
+    /// Names the key, the value, where it was given and what can stand there. Nothing changes then.
+    pub fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), SettingsError> {
+        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+            let nearest = nearest(name, KEYS.iter().map(|key| key.name));
+            return Err(SettingsError::UnknownKey { key: name.chars().take(80).collect(), origin, nearest });
+        };
+        match key.feature {
+            Some(feature) if !key.is_compiled() => {
+                Err(SettingsError::NeedsFeature { key: key.name, origin, feature })
+            }
+            _ => self.assign(key, text, origin),
+        }
+    }
+
+    /// Checks every value, and those that depend on each other.
+    ///
+    /// # Errors
+    ///
+    /// The first one that makes no sense.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        self.check_ranges()?;
+        let (low_value, high_value) = (*self.port_min.get(), *self.port_max.get());
+        if low_value > high_value {
+            return Err(SettingsError::Order { low: "port.min", low_value, high: "port.max", high_value });
+        }
+        Ok(())
+    }
+}

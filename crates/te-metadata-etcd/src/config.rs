@@ -49,6 +49,14 @@ pub enum EtcdConfigError {
         /// What does not fit together.
         reason: &'static str,
     },
+    /// A certificate or key is not PEM.
+    #[error("{what} of the etcd store is no PEM text with a {label}")]
+    Certificate {
+        /// Which one.
+        what: &'static str,
+        /// What it should contain.
+        label: &'static str,
+    },
 }
 
 /// Which etcd servers to use and how. [`EtcdStore`](crate::EtcdStore) is made from it.
@@ -191,6 +199,18 @@ impl EtcdConfig {
         if !self.tls && (self.ca_pem.is_some() || self.identity.is_some()) {
             let reason = "certificates were given for an etcd store that does not use tls";
             return Err(EtcdConfigError::TlsUnclear { reason });
+        }
+        // The client leaves out what it cannot read, and would say "unknown issuer" much later.
+        let check = |what, pem: &[u8], label: &'static str| {
+            let found = String::from_utf8_lossy(pem).contains(&format!("{label}-----"));
+            if found { Ok(()) } else { Err(EtcdConfigError::Certificate { what, label }) }
+        };
+        if let Some(pem) = &self.ca_pem {
+            check("authority", pem, "CERTIFICATE")?;
+        }
+        if let Some((certificates, key)) = &self.identity {
+            check("identity", certificates, "CERTIFICATE")?;
+            check("identity's key", key.reveal().as_bytes(), "PRIVATE KEY")?;
         }
         Ok(())
     }

@@ -38,9 +38,10 @@
 //!
 //! While every endpoint refuses, a call tries again with growing pauses for
 //! [`patience`](EtcdConfig::patience), then ends `Unavailable` with the address and the reason. A call that was sent and
-//! not answered by its deadline ends `DeadlineExceeded`; a write among them may still take effect. A conditional put
-//! whose answer was lost is tried again; if the key then holds exactly the value, it counts as done. An unconditional
-//! delete that is tried again answers `false` if the first attempt had deleted the key.
+//! not answered by its deadline ends `DeadlineExceeded`; a write among them may still take effect, but not after a later
+//! write of the same key: every write compares with what was there just before. A conditional put whose answer was lost
+//! is tried again; if the key then holds exactly the value, it counts as done. A delete that is tried again answers
+//! `false` if the first attempt had deleted the key.
 //!
 //! # Features
 //!

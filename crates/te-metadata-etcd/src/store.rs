@@ -69,13 +69,16 @@ impl EtcdStore {
         Ok(self.kv(client).get(key, None).await?.take_kvs().into_iter().next())
     }
 
+    /// Every put compares, also one without a condition: with what was there just before. So an attempt that a
+    /// server holds up and applies late changes nothing if the key was written since.
     async fn put_once(&self, client: &Client, request: &PutRequest, made: u32) -> Result<u64, Failure> {
         let PutRequest { key, value, condition, lease } = request;
         let key = key.as_str();
-        if *condition != PutCondition::Always && lease.is_some() {
-            // A refused put must not prolong the lease of what is there.
-            let found = self.read(client, key).await?;
+        let mut found = None;
+        if *condition == PutCondition::Always || lease.is_some() {
+            found = self.read(client, key).await?;
             if !holds(*condition, found.as_ref()) {
+                // Before the lease: a refused put must not prolong the one of what is there.
                 return conflict(found.as_ref(), value, made);
             }
         }
@@ -83,32 +86,32 @@ impl EtcdStore {
             Some(lease) => Some(self.0.leases.begin(client, key, *lease).await?),
             None => None,
         };
-        let options = lease.map(|id| PutOptions::new().with_lease(id));
-        let outcome = match conditions(key, *condition) {
-            None => {
-                let answer = self.kv(client).put(key, value.as_str(), options).await;
-                answer.map(|answer| answer.header().map(etcd_client::ResponseHeader::revision))
-            }
-            Some(conditions) => {
-                let put = TxnOp::put(key, value.as_str(), options);
-                let answer = self.kv(client).txn(Txn::new().when(conditions).and_then([put])).await;
-                match answer {
-                    Ok(answer) if !answer.succeeded() => {
-                        let found = self.read(client, key).await?;
-                        return conflict(found.as_ref(), value, made);
+        loop {
+            let compared = match condition {
+                PutCondition::Always => unchanged(found.as_ref()),
+                condition => *condition,
+            };
+            let options = lease.map(|id| PutOptions::new().with_lease(id));
+            let put = TxnOp::put(key, value.as_str(), options);
+            let transaction = Txn::new().when(comparisons(key, compared)).and_then([put]);
+            let answer = match self.kv(client).txn(transaction).await.map_err(Failure::from) {
+                Ok(answer) => answer,
+                Err(failure) => {
+                    if failure == Failure::LeaseGone {
+                        self.0.leases.forget(key);
                     }
-                    answer => answer.map(|answer| answer.header().map(etcd_client::ResponseHeader::revision)),
+                    return Err(self.with_size(failure, value.len()));
                 }
+            };
+            if answer.succeeded() {
+                let revision = answer.header().map(etcd_client::ResponseHeader::revision);
+                return revision
+                    .map(unsigned)
+                    .ok_or_else(|| Failure::invalid("answer to a put has no header"));
             }
-        };
-        match outcome.map_err(Failure::from) {
-            Ok(Some(revision)) => Ok(unsigned(revision)),
-            Ok(None) => Err(Failure::invalid("answer to a put has no header")),
-            Err(failure) => {
-                if failure == Failure::LeaseGone {
-                    self.0.leases.forget(key);
-                }
-                Err(self.with_size(failure, value.len()))
+            found = self.read(client, key).await?;
+            if *condition != PutCondition::Always {
+                return conflict(found.as_ref(), value, made);
             }
         }
     }
@@ -124,19 +127,18 @@ impl EtcdStore {
         }
     }
 
+    /// Compares like a put does.
     async fn delete_once(&self, client: &Client, key: &str, revision: Option<u64>) -> Result<bool, Failure> {
-        let Some(revision) = revision else {
-            return Ok(self.kv(client).delete(key, None).await?.deleted() > 0);
-        };
-        let Some(conditions) = conditions(key, PutCondition::Revision(revision)) else { return Ok(false) };
-        let delete = TxnOp::delete(key, None::<DeleteOptions>);
-        if self.kv(client).txn(Txn::new().when(conditions).and_then([delete])).await?.succeeded() {
-            return Ok(true);
-        }
-        match self.read(client, key).await? {
-            None => Ok(false),
-            Some(found) => {
-                Err(Failure::Final(StoreErrorKind::Conflict { current: Some(revision_of(&found)) }))
+        loop {
+            let Some(found) = self.read(client, key).await? else { return Ok(false) };
+            let current = revision_of(&found);
+            if revision.is_some_and(|expected| expected != current) {
+                return Err(Failure::Final(StoreErrorKind::Conflict { current: Some(current) }));
+            }
+            let delete = TxnOp::delete(key, None::<DeleteOptions>);
+            let compared = comparisons(key, PutCondition::Revision(current));
+            if self.kv(client).txn(Txn::new().when(compared).and_then([delete])).await?.succeeded() {
+                return Ok(true);
             }
         }
     }
@@ -254,15 +256,20 @@ fn holds(condition: PutCondition, found: Option<&KeyValue>) -> bool {
     }
 }
 
-/// The condition as etcd compares it; a key that is not there has version and revision 0.
-fn conditions(key: &str, condition: PutCondition) -> Option<Vec<Compare>> {
+/// The condition that nothing has changed since `found` was read.
+fn unchanged(found: Option<&KeyValue>) -> PutCondition {
+    found.map_or(PutCondition::Absent, |found| PutCondition::Revision(revision_of(found)))
+}
+
+/// A condition as etcd compares it; a key that is not there has version and revision 0.
+fn comparisons(key: &str, condition: PutCondition) -> Vec<Compare> {
     match condition {
-        PutCondition::Always => None,
-        PutCondition::Absent => Some(vec![Compare::version(key, CompareOp::Equal, 0)]),
-        PutCondition::Revision(revision) => Some(vec![
+        PutCondition::Always => Vec::new(),
+        PutCondition::Absent => vec![Compare::version(key, CompareOp::Equal, 0)],
+        PutCondition::Revision(revision) => vec![
             Compare::version(key, CompareOp::Greater, 0),
             Compare::mod_revision(key, CompareOp::Equal, i64::try_from(revision).unwrap_or(i64::MAX)),
-        ]),
+        ],
     }
 }
 

@@ -82,7 +82,7 @@ fn tls_without_the_feature_is_refused_when_the_store_is_made() {
 mod tls {
     use std::fs;
 
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
     use te_metadata_etcd::{EtcdConfig, EtcdConfigError};
 
     use super::*;
@@ -93,6 +93,7 @@ mod tls {
         fn new() -> Self {
             let mut params = CertificateParams::new(Vec::new()).unwrap();
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.distinguished_name.push(DnType::CommonName, "test authority");
             Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
         }
 
@@ -100,6 +101,7 @@ mod tls {
         fn issue(&self, name: &str) -> (String, String) {
             let key = KeyPair::generate().unwrap();
             let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.distinguished_name.push(DnType::CommonName, name);
             params.extended_key_usages =
                 vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
             (params.signed_by(&key, &self.0).unwrap().pem(), key.serialize_pem())

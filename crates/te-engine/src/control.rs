@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Weak};
 
-use te_rpc::message::{ConnectionBody, NotifyBody, ProbeReply, notify_refused, notify_success};
+use te_rpc::message::{ConnectionBody, NotifyBody, notify_refused, notify_success};
 use te_rpc::{BoxFuture, Call, Handlers, Reply, RpcHandler};
 
 use crate::bootstrap::BootstrapTable;
 use crate::core::Core;
+use crate::hello;
 use crate::notify::{Inbox, Notification};
 
 /// Handlers of one engine. `exchange` answers metadata requests; without it they get `null`, as an engine with a
@@ -72,9 +73,12 @@ struct ProbeHandler {
 }
 
 impl RpcHandler for ProbeHandler {
-    fn handle(&self, _call: Call) -> BoxFuture<'_, Reply> {
-        let running = self.core.upgrade().is_some_and(|core| core.check_running("answer a probe").is_ok());
-        let reply = if running { Reply::Body(ProbeReply::success().encode()) } else { Reply::Close };
+    fn handle(&self, call: Call) -> BoxFuture<'_, Reply> {
+        let running = self.core.upgrade().filter(|core| core.check_running("answer a probe").is_ok());
+        let reply = match running {
+            Some(core) => Reply::Body(hello::reply(&call.body, core.local().incarnation()).encode()),
+            None => Reply::Close,
+        };
         Box::pin(std::future::ready(reply))
     }
 }

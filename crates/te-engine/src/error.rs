@@ -278,7 +278,9 @@ impl Error {
             | DirectoryError::InvalidAnswer { .. } => ErrorKind::DescriptorInvalid,
             DirectoryError::TooLarge { .. } => ErrorKind::LimitReached,
             DirectoryError::Refused { .. } => ErrorKind::PeerUnreachable,
-            DirectoryError::NameInvalid { .. } | DirectoryError::NameTaken { .. } => ErrorKind::Name,
+            DirectoryError::NameInvalid { .. }
+            | DirectoryError::NameTaken { .. }
+            | DirectoryError::NameLost { .. } => ErrorKind::Name,
             _ => ErrorKind::MetadataUnavailable,
         };
         let retry = if error.is_retryable() { Retry::Later } else { Retry::No };

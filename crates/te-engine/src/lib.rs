@@ -51,6 +51,7 @@ mod control;
 mod core;
 mod engine;
 mod error;
+mod hello;
 mod limits;
 mod local;
 mod notify;

@@ -16,6 +16,8 @@ pub struct Limits {
     pub drain: Duration,
     /// How long a withdrawal waits for its announcement before it goes on. Default 1 s.
     pub announce: Duration,
+    /// How long what is published outlives this process. Default 10 s.
+    pub lease_ttl: Duration,
     /// Requests in one batch. Default 65,536.
     pub batch: usize,
     /// Registered regions. Default 1,000,000.
@@ -38,6 +40,7 @@ impl Default for Limits {
             control_request: Duration::from_secs(5),
             drain: Duration::from_secs(5),
             announce: Duration::from_secs(1),
+            lease_ttl: Duration::from_secs(10),
             batch: 65_536,
             regions: 1_000_000,
             notify_payload: 64 << 10,

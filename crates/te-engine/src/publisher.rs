@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
-use te_metadata::Directory;
+use te_metadata::{Directory, Kept};
 use te_segment::RpcLocation;
 use tokio::sync::watch;
 
@@ -30,21 +30,27 @@ pub(crate) enum Step {
     WaitUntil(Instant),
     /// Publish this version now.
     Publish(u64),
+    /// Keep what is published alive.
+    Keep,
 }
 
-/// Decides when to publish.
+/// Decides when to publish and when to keep.
 #[derive(Debug)]
 pub(crate) struct Machine {
     wanted: u64,
     published: u64,
     not_before: Option<Instant>,
     failures: u32,
+    keep_every: Option<Duration>,
+    keep_at: Instant,
+    lost: bool,
 }
 
 impl Machine {
-    /// `published` is the version that is out already.
-    pub(crate) fn new(published: u64) -> Self {
-        Self { wanted: published, published, not_before: None, failures: 0 }
+    /// `published` is the version that is out already, `keep_every` how often it has to be kept.
+    pub(crate) fn new(now: Instant, published: u64, keep_every: Option<Duration>) -> Self {
+        let keep_at = now + keep_every.unwrap_or_default();
+        Self { wanted: published, published, not_before: None, failures: 0, keep_every, keep_at, lost: false }
     }
 
     /// The offer has this version now.
@@ -56,26 +62,52 @@ impl Machine {
     }
 
     pub(crate) fn step(&self, now: Instant) -> Step {
-        if self.wanted <= self.published {
+        if self.lost {
             return Step::Idle;
         }
-        match self.not_before {
-            Some(at) if at > now => Step::WaitUntil(at),
-            _ => Step::Publish(self.wanted),
+        if self.wanted > self.published {
+            return match self.not_before {
+                Some(at) if at > now => Step::WaitUntil(at),
+                _ => Step::Publish(self.wanted),
+            };
+        }
+        match self.keep_every {
+            None => Step::Idle,
+            Some(_) if self.keep_at <= now => Step::Keep,
+            Some(_) => Step::WaitUntil(self.keep_at),
         }
     }
 
-    pub(crate) fn succeeded(&mut self, version: u64) {
+    pub(crate) fn succeeded(&mut self, now: Instant, version: u64) {
         self.published = self.published.max(version);
         self.not_before = None;
         self.failures = 0;
+        self.kept(now);
+    }
+
+    pub(crate) fn kept(&mut self, now: Instant) {
+        self.keep_at = now + self.keep_every.unwrap_or_default();
+    }
+
+    /// What was published is gone: publish the same version again.
+    pub(crate) fn vanished(&mut self) {
+        self.published = 0;
+        self.not_before = None;
+    }
+
+    /// Somebody else has the name: nothing is published any more.
+    pub(crate) fn lost(&mut self) {
+        self.lost = true;
     }
 
     /// Tries again after a pause that doubles; `jitter` in 0..=1 spreads a fleet's retries over half of it.
     pub(crate) fn failed(&mut self, now: Instant, jitter: f64) {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(10)).min(LONGEST_PAUSE);
         self.failures += 1;
-        self.not_before = Some(now + pause.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0));
+        let until = now + pause.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0);
+        self.not_before = Some(until);
+        // A lease is renewed sooner than the longest pause allows.
+        self.keep_at = until.min(now + self.keep_every.unwrap_or(pause));
     }
 }
 
@@ -97,7 +129,8 @@ pub(crate) async fn run(
     mut wake: watch::Receiver<u64>,
     progress: watch::Sender<Progress>,
 ) {
-    let mut machine = Machine::new(progress.borrow().published);
+    let published = progress.borrow().published;
+    let mut machine = Machine::new(Instant::now(), published, directory.keep_interval());
     loop {
         let wanted = *wake.borrow_and_update();
         if wanted == STOP {
@@ -118,22 +151,42 @@ pub(crate) async fn run(
             }
             Step::Publish(_) => match publish_once(&local, directory.as_ref(), &location, timeout).await {
                 Ok(version) => {
-                    machine.succeeded(version);
+                    machine.succeeded(Instant::now(), version);
                     progress.send_modify(|progress| {
                         progress.published = progress.published.max(version);
                         progress.failure = None;
                     });
                 }
+                Err(error) => failed(&mut machine, &progress, &error),
+            },
+            Step::Keep => match directory.keep(Instant::now() + timeout).await {
+                Ok(Kept::Kept) => {
+                    machine.kept(Instant::now());
+                    progress.send_if_modified(|progress| progress.failure.take().is_some());
+                }
+                Ok(_) => {
+                    tracing::warn!(target: "te::engine", name = %local.name(), "the segment is no longer published");
+                    machine.vanished();
+                }
                 Err(error) => {
-                    tracing::warn!(target: "te::engine", %error, "publishing the segment failed");
-                    machine.failed(Instant::now(), rand::rng().random::<f64>());
-                    let repeat = error.retry() == crate::error::Retry::Later;
-                    let text: Arc<str> = error.to_string().into();
-                    progress.send_modify(|progress| progress.failure = Some((text, repeat)));
+                    let operation = format!("keep segment {} published", local.name());
+                    failed(&mut machine, &progress, &Error::from_directory(operation, None, error));
                 }
             },
         }
     }
+}
+
+fn failed(machine: &mut Machine, progress: &watch::Sender<Progress>, error: &Error) {
+    tracing::warn!(target: "te::engine", %error, "publishing the segment failed");
+    if error.kind() == ErrorKind::Name {
+        machine.lost();
+    } else {
+        machine.failed(Instant::now(), rand::rng().random::<f64>());
+    }
+    let repeat = error.retry() == crate::error::Retry::Later;
+    let text: Arc<str> = error.to_string().into();
+    progress.send_modify(|progress| progress.failure = Some((text, repeat)));
 }
 
 /// Publishes the current descriptor and returns its version.
@@ -162,33 +215,33 @@ mod tests {
     #[test]
     fn a_thousand_changes_in_a_burst_cost_one_publish() {
         let start = Instant::now();
-        let mut machine = Machine::new(1);
+        let mut machine = Machine::new(start, 1, None);
         let mut publishes = 0;
         for i in 0..1_000_u64 {
             let now = start + Duration::from_micros(i);
             machine.wanted(now, 2 + i);
             if let Step::Publish(version) = machine.step(now) {
                 publishes += 1;
-                machine.succeeded(version);
+                machine.succeeded(now, version);
             }
         }
         assert_eq!(publishes, 0);
         assert_eq!(machine.step(start + COALESCE), Step::Publish(1_001));
-        machine.succeeded(1_001);
+        machine.succeeded(start, 1_001);
         assert_eq!(machine.step(start + COALESCE), Step::Idle);
     }
 
     #[test]
     fn a_stream_of_changes_does_not_starve_publishing() {
         let start = Instant::now();
-        let mut machine = Machine::new(1);
+        let mut machine = Machine::new(start, 1, None);
         let mut publishes = 0;
         for i in 0..100_u32 {
             let now = start + Duration::from_millis(1) * i;
             machine.wanted(now, u64::from(2 + i));
             if let Step::Publish(version) = machine.step(now) {
                 publishes += 1;
-                machine.succeeded(version);
+                machine.succeeded(now, version);
             }
         }
         assert!((15..=20).contains(&publishes), "{publishes}");
@@ -197,7 +250,7 @@ mod tests {
     #[test]
     fn failures_back_off_with_jitter_up_to_a_bound_and_success_resets() {
         let start = Instant::now();
-        let mut machine = Machine::new(1);
+        let mut machine = Machine::new(start, 1, None);
         machine.wanted(start, 2);
         let mut pauses = Vec::new();
         for _ in 0..12 {
@@ -210,7 +263,7 @@ mod tests {
         assert_eq!(pauses[11], LONGEST_PAUSE);
         machine.failed(start, 0.0);
         assert_eq!(machine.step(start), Step::WaitUntil(start + LONGEST_PAUSE / 2));
-        machine.succeeded(2);
+        machine.succeeded(start, 2);
         assert_eq!(machine.step(start), Step::Idle);
         machine.wanted(start, 3);
         assert_eq!(machine.step(start + COALESCE), Step::Publish(3));
@@ -219,9 +272,57 @@ mod tests {
     #[test]
     fn an_older_publish_does_not_count_for_a_newer_version() {
         let start = Instant::now();
-        let mut machine = Machine::new(1);
+        let mut machine = Machine::new(start, 1, None);
         machine.wanted(start, 5);
-        machine.succeeded(4);
+        machine.succeeded(start, 4);
         assert_eq!(machine.step(start + COALESCE), Step::Publish(5));
+    }
+
+    #[test]
+    fn what_is_published_is_kept_at_intervals() {
+        let start = Instant::now();
+        let every = Duration::from_secs(3);
+        let mut machine = Machine::new(start, 1, Some(every));
+        assert_eq!(machine.step(start), Step::WaitUntil(start + every));
+        assert_eq!(machine.step(start + every), Step::Keep);
+        machine.kept(start + every);
+        assert_eq!(machine.step(start + every), Step::WaitUntil(start + 2 * every));
+        // Publishing renews as well.
+        machine.wanted(start + every, 2);
+        machine.succeeded(start + every + COALESCE, 2);
+        assert_eq!(machine.step(start + 2 * every), Step::WaitUntil(start + 2 * every + COALESCE));
+    }
+
+    /// META-04.
+    #[test]
+    fn what_vanished_is_published_again_at_once() {
+        let start = Instant::now();
+        let mut machine = Machine::new(start, 7, Some(Duration::from_secs(3)));
+        machine.vanished();
+        assert_eq!(machine.step(start), Step::Publish(7));
+    }
+
+    #[test]
+    fn lost_name_is_left_alone_for_good() {
+        let start = Instant::now();
+        let mut machine = Machine::new(start, 1, Some(Duration::from_secs(3)));
+        machine.lost();
+        machine.wanted(start, 9);
+        assert_eq!(machine.step(start + Duration::from_secs(60)), Step::Idle);
+    }
+
+    #[test]
+    fn failed_renewal_is_repeated_before_the_lease_ends() {
+        let start = Instant::now();
+        let every = Duration::from_secs(3);
+        let mut machine = Machine::new(start, 1, Some(every));
+        let mut now = start + every;
+        for _ in 0..20 {
+            assert_eq!(machine.step(now), Step::Keep);
+            machine.failed(now, 1.0);
+            let Step::WaitUntil(at) = machine.step(now) else { panic!("should wait") };
+            assert!(at > now && at <= now + every);
+            now = at;
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use te_memory::RegionTable;
-use te_metadata::{Directory, SegmentCache};
+use te_metadata::{Directory, HolderProbe, SegmentCache};
 use te_rpc::{Bind, RpcClient, RpcHandler, RpcLimits, RpcListener};
 use te_segment::{Endpoint, Host, Incarnation, RpcLocation, SegmentName};
 use te_transport::{Context, Install, InstallError, Transport};
@@ -18,6 +18,7 @@ use crate::control;
 use crate::core::{Core, Parts};
 use crate::engine::{Engine, Running};
 use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::hello::ControlProbe;
 use crate::local::LocalSegment;
 use crate::notify::Inbox;
 use crate::publisher::{self, Progress};
@@ -87,6 +88,12 @@ impl Bound {
         &self.rpc
     }
 
+    /// Asks the holders of names whether they are alive, for a directory over a store.
+    #[must_use]
+    pub fn holder_probe(&self) -> Arc<dyn HolderProbe> {
+        Arc::new(ControlProbe::new(self.rpc.clone()))
+    }
+
     /// Installs the transports, serves control requests and publishes the empty segment, in this order: what is
     /// published can be reached. `exchange` answers metadata requests of peers that ask the engine itself.
     ///
@@ -130,10 +137,12 @@ impl Bound {
         let handlers = control::handlers(&core, exchange, bootstrap);
         let limits = rpc_limits(&config);
         let timeout = config.limits.control_request;
+        // A silent holder of the name has until its lease ends.
+        let patience = timeout + directory.claim_patience();
         let started = runtime
             .run("start the engine", async move {
                 let server = listener.serve(handlers, limits);
-                match publisher::publish_once(&local, directory.as_ref(), &location, timeout).await {
+                match publisher::publish_once(&local, directory.as_ref(), &location, patience).await {
                     Ok(version) => progress.send_modify(|progress| progress.published = version),
                     Err(error) => {
                         server.shutdown(Instant::now() + timeout).await;

@@ -1,6 +1,9 @@
 //! What the engine asks for segments: the same questions whether a store or the peer itself answers.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use te_segment::{Endpoint, RejectedBuffer, SegmentDescriptor, SegmentName, wire::RpcLocation};
 
@@ -139,6 +142,16 @@ impl DirectoryWatch {
     }
 }
 
+/// What became of what is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kept {
+    /// It is there, its lease renewed.
+    Kept,
+    /// It is gone, for example because the store came back empty: publish again.
+    Missing,
+}
+
 /// Publishes the descriptor of this engine and finds those of others.
 ///
 /// Every call ends by its `deadline`. [`DirectoryError::NotFound`] is only ever the directory's own statement; an
@@ -182,6 +195,26 @@ pub trait Directory: Send + Sync {
         name: &'a SegmentName,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Endpoint, DirectoryError>>;
+
+    /// Keeps what is published alive: renews its lease, or looks whether it is still there. To be called every
+    /// [`keep_interval`](Self::keep_interval).
+    ///
+    /// # Errors
+    /// [`DirectoryError::NameLost`] for good; an outage says nothing about what is published.
+    fn keep(&self, deadline: Instant) -> BoxFuture<'_, Result<Kept, DirectoryError>> {
+        let _ = deadline;
+        Box::pin(std::future::ready(Ok(Kept::Kept)))
+    }
+
+    /// How often [`keep`](Self::keep) is to be called, often enough to survive two failures in a row; `None` if never.
+    fn keep_interval(&self) -> Option<Duration> {
+        None
+    }
+
+    /// How long a [`publish`](Self::publish) may have to wait for a silent holder of the name.
+    fn claim_patience(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// The changes from now on, or `None` if this directory has no way to tell.
     fn watch(&self, deadline: Instant) -> BoxFuture<'_, Result<Option<DirectoryWatch>, DirectoryError>> {
@@ -234,6 +267,18 @@ impl<D: Directory + ?Sized> Directory for Arc<D> {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Endpoint, DirectoryError>> {
         (**self).locate(name, deadline)
+    }
+
+    fn keep(&self, deadline: Instant) -> BoxFuture<'_, Result<Kept, DirectoryError>> {
+        (**self).keep(deadline)
+    }
+
+    fn keep_interval(&self) -> Option<Duration> {
+        (**self).keep_interval()
+    }
+
+    fn claim_patience(&self) -> Duration {
+        (**self).claim_patience()
     }
 
     fn watch(&self, deadline: Instant) -> BoxFuture<'_, Result<Option<DirectoryWatch>, DirectoryError>> {

@@ -240,6 +240,12 @@ pub enum DirectoryError {
         /// The RPC endpoint the name leads to now, if it could be read.
         holder: Option<Endpoint>,
     },
+    /// Another engine has published under our name since we did. Nothing of it was touched.
+    #[error("name {name} was taken over by another engine")]
+    NameLost {
+        /// The name.
+        name: SegmentName,
+    },
     /// The peer answers, but hands out no descriptor: engines that publish in a store do not.
     #[error(
         "peer at {address} hands out no descriptor: it publishes in a metadata store, or has nothing to offer yet"

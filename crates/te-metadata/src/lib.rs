@@ -61,11 +61,11 @@ mod timestamp;
 mod watch;
 
 pub use cache::{CachedSegment, Cause, Refreshed, SegmentCache, SegmentState, Snapshot};
-pub use directory::{Directory, DirectoryEvent, DirectoryWatch, NameRule, Resolved, Source};
+pub use directory::{Directory, DirectoryEvent, DirectoryWatch, Kept, NameRule, Resolved, Source};
 pub use error::{DirectoryError, DirectoryOperation, StoreError, StoreErrorKind, StoreOperation};
 pub use key::{ClusterId, ClusterIdError, Key, KeySubject, Keys};
 pub use memory::MemoryStore;
 pub use store::{BoxFuture, Entry, MetadataStore, PutCondition, PutRequest, StoreInfo};
-pub use store_directory::StoreDirectory;
+pub use store_directory::{HolderAnswer, HolderProbe, StoreDirectory};
 pub use timestamp::format_timestamp;
 pub use watch::{WatchEvent, WatchSource, WatchStream};

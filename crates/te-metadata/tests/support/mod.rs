@@ -211,6 +211,9 @@ impl MetadataStore for FaultyStore {
         let mut info = self.inner.info();
         info.scheme = "faulty";
         info.trailing_newline = self.newline;
+        // The servers that guard locations know no revisions and no leases.
+        info.conditional = !self.guards_rpc_meta;
+        info.leases = !self.guards_rpc_meta;
         info
     }
     fn get<'a>(

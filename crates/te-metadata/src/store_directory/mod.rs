@@ -1,8 +1,11 @@
 //! The directory over a metadata store.
 
+mod claim;
+mod hold;
+
 use std::{
     sync::Arc,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use te_segment::{
@@ -11,40 +14,81 @@ use te_segment::{
 };
 
 use crate::{
-    directory::{Directory, DirectoryWatch, NameRule, Resolved, Source},
-    error::{DirectoryError, DirectoryOperation, StoreErrorKind},
+    directory::{Directory, DirectoryWatch, Kept, NameRule, Resolved, Source},
+    error::{DirectoryError, DirectoryOperation},
     key::{Key, Keys},
-    store::{BoxFuture, MetadataStore, PutRequest, StoreInfo},
+    store::{BoxFuture, MetadataStore, StoreInfo},
     timestamp::format_timestamp,
 };
+use hold::Holding;
+
+pub use claim::HolderAnswer;
+pub use hold::HolderProbe;
+
+/// How often records without a lease are looked after.
+const LOOK_AFTER: Duration = Duration::from_secs(3);
 
 /// Publishes to a [`MetadataStore`] and resolves from it, with the keys and values of the reference engine.
 ///
 /// Two records per name: the descriptor, and the RPC location of its engine. The location is written first and
 /// deleted first, so that a descriptor written by us is found together with its location, and a name that is being
-/// withdrawn stops being contacted before it stops being found. Neither carries a lease here.
+/// withdrawn stops being contacted before it stops being found.
 ///
-/// Writes are unconditional: who holds a name is decided before, by whoever calls. Only where the store itself
-/// refuses to overwrite, [`publish`](Directory::publish) ends [`DirectoryError::NameTaken`], unless the record there
-/// already says the same (META-03).
-#[derive(Clone, Debug)]
+/// **A name has one live holder.** Before the first write under a name its holder, if the records name another one,
+/// is asked: alive means [`DirectoryError::NameTaken`], refused or another life means that the name is taken over,
+/// silence waits for the holder's lease where the store has leases. Afterwards each write compares; one that finds
+/// another engine's record ends [`DirectoryError::NameLost`] for good, and nothing of the other is overwritten or
+/// deleted.
+///
+/// **Leases.** With [`with_lease`](Self::with_lease) and a store that has them, records vanish that long after the last
+/// [`keep`](Directory::keep). A store that came back empty is noticed by the same call.
+#[derive(Clone)]
 pub struct StoreDirectory<S> {
     store: S,
     info: StoreInfo,
     keys: Keys,
     compat: Option<CompatProtocol>,
+    lease: Option<Duration>,
+    probe: Option<Arc<dyn HolderProbe>>,
+    holding: Holding,
+}
+
+impl<S> std::fmt::Debug for StoreDirectory<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreDirectory")
+            .field("scheme", &self.info.scheme)
+            .field("lease", &self.lease)
+            .finish()
+    }
 }
 
 impl<S: MetadataStore> StoreDirectory<S> {
     /// A directory over `store` for the deployment of `keys`.
     pub fn new(store: S, keys: Keys) -> Self {
-        Self { info: store.info(), store, keys, compat: None }
+        let (info, holding) = (store.info(), Holding::default());
+        Self { info, store, keys, compat: None, lease: None, probe: None, holding }
     }
 
     /// Publishes records for reference engines that use this transport. Without it: RDMA if the descriptor names a
     /// NIC, else TCP, which is what a reference engine on the same host would publish.
     pub fn with_compat(self, compat: CompatProtocol) -> Self {
         Self { compat: Some(compat), ..self }
+    }
+
+    /// Publishes under leases of this length, if the store has leases.
+    pub fn with_lease(self, lease: Duration) -> Self {
+        Self { lease: Some(lease).filter(|_| self.info.leases), ..self }
+    }
+
+    /// Asks holders of names through this. Without it no other holder is found dead, and
+    /// its name is left to it.
+    pub fn with_probe(self, probe: Arc<dyn HolderProbe>) -> Self {
+        Self { probe: Some(probe), ..self }
+    }
+
+    /// How long records outlive the last [`keep`](Directory::keep); `None` if for ever.
+    pub fn lease(&self) -> Option<Duration> {
+        self.lease
     }
 
     /// The store.
@@ -102,16 +146,6 @@ impl<S: MetadataStore> StoreDirectory<S> {
         Ok(found.map(|entry| entry.value))
     }
 
-    async fn write(&self, name: &SegmentName, request: PutRequest, deadline: Instant) -> Written {
-        match self.store.put(request, deadline).await {
-            Ok(_) => Written::Done,
-            Err(error) if matches!(error.kind, StoreErrorKind::Conflict { .. }) => Written::Refused,
-            Err(error) => {
-                Written::Failed(DirectoryError::from_store(DirectoryOperation::Publish, name.as_str(), error))
-            }
-        }
-    }
-
     async fn location(
         &self,
         operation: DirectoryOperation,
@@ -148,41 +182,6 @@ impl<S: MetadataStore> StoreDirectory<S> {
         // A service's port is never zero, so this is always an endpoint.
         Ok(Endpoint::new(host, service.port.get()).ok())
     }
-
-    async fn publish_both(
-        &self,
-        descriptor: &SegmentDescriptor,
-        location: RpcLocation,
-        deadline: Instant,
-    ) -> Result<(), DirectoryError> {
-        let name = descriptor.name();
-        // Both are checked before either is sent.
-        let record = self.descriptor_text(descriptor)?;
-        let place = self.text(location.encode())?;
-
-        match self.write(name, PutRequest::new(self.keys.rpc_meta(name), place), deadline).await {
-            Written::Done => {}
-            Written::Failed(error) => return Err(error),
-            // Some servers refuse to overwrite this key, even with what it holds already.
-            Written::Refused => {
-                let holder = self.location(DirectoryOperation::Publish, name, deadline).await?;
-                if holder.as_ref() != Some(&location.endpoint()) {
-                    return Err(DirectoryError::NameTaken { name: name.clone(), holder });
-                }
-            }
-        }
-        match self.write(name, PutRequest::new(self.keys.segment(name), record), deadline).await {
-            Written::Done => Ok(()),
-            Written::Failed(error) => Err(error),
-            Written::Refused => Err(DirectoryError::NameTaken { name: name.clone(), holder: None }),
-        }
-    }
-}
-
-enum Written {
-    Done,
-    Refused,
-    Failed(DirectoryError),
 }
 
 impl<S: MetadataStore> Directory for StoreDirectory<S> {
@@ -204,7 +203,7 @@ impl<S: MetadataStore> Directory for StoreDirectory<S> {
         location: RpcLocation,
         deadline: Instant,
     ) -> BoxFuture<'_, Result<(), DirectoryError>> {
-        Box::pin(async move { self.publish_both(&descriptor, location, deadline).await })
+        Box::pin(async move { self.publish_both(&descriptor, &location, deadline).await })
     }
 
     fn withdraw<'a>(
@@ -212,14 +211,20 @@ impl<S: MetadataStore> Directory for StoreDirectory<S> {
         name: &'a SegmentName,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<(), DirectoryError>> {
-        Box::pin(async move {
-            let failed =
-                |error| DirectoryError::from_store(DirectoryOperation::Withdraw, name.as_str(), error);
-            let location = self.store.delete(&self.keys.rpc_meta(name), None, deadline).await;
-            // Tried even if the first failed: each record left behind misleads somebody.
-            let record = self.store.delete(&self.keys.segment(name), None, deadline).await;
-            location.and(record).map(drop).map_err(failed)
-        })
+        Box::pin(self.withdraw_both(name, deadline))
+    }
+
+    fn keep(&self, deadline: Instant) -> BoxFuture<'_, Result<Kept, DirectoryError>> {
+        Box::pin(self.keep_both(deadline))
+    }
+
+    fn keep_interval(&self) -> Option<Duration> {
+        Some(self.lease.map_or(LOOK_AFTER, |lease| lease / 3))
+    }
+
+    fn claim_patience(&self) -> Duration {
+        // Somebody else's lease may be longer than ours, but not by default.
+        self.lease.unwrap_or_default()
     }
 
     fn resolve<'a>(

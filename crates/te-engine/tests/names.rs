@@ -1,0 +1,77 @@
+//! Names, leases and stores that lose everything, with real control listeners.
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{World, soon};
+use te_engine::{Bound, Engine, Error, ErrorKind, RuntimeChoice, block_on};
+use te_metadata::{Key, Keys, MetadataStore, StoreDirectory};
+use te_segment::{Access, TransportKind};
+
+const LEASE: Duration = Duration::from_millis(900);
+
+fn start(world: &World, name: &str) -> Result<Engine, Error> {
+    block_on(async {
+        let bound = Bound::bind(World::config(name), RuntimeChoice::Owned).await?;
+        let directory = StoreDirectory::new(world.store.clone(), Keys::default())
+            .with_lease(LEASE)
+            .with_probe(bound.holder_probe());
+        bound.start(Arc::new(directory), None, vec![Box::new(world.transport(TransportKind::SHM))]).await
+    })
+}
+
+fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !reached() {
+        assert!(began.elapsed() < Duration::from_secs(10), "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// META-03: a live holder keeps its name; once it is gone the next life starts at once.
+#[test]
+fn name_is_taken_while_its_holder_lives() {
+    let world = World::new();
+    let first = start(&world, "node").unwrap();
+    let taken = start(&world, "node").unwrap_err();
+    assert_eq!(taken.kind(), ErrorKind::Name);
+    assert!(taken.cause().contains(&format!("held by 127.0.0.1:{}", first.control_port())), "{taken}");
+    assert!(block_on(first.shutdown(soon())).is_clean());
+    start(&world, "node").unwrap();
+}
+
+/// META-04: everything a store loses is back within a lease, from the same life.
+#[test]
+fn wiped_store_is_filled_again() {
+    let world = World::new();
+    let engine = start(&world, "node").unwrap();
+    let _buffer = block_on(engine.register(vec![0_u8; 4096], Access::REMOTE)).unwrap();
+    block_on(engine.published(soon())).unwrap();
+    let opener = start(&world, "opener").unwrap();
+    let before = block_on(opener.open("node")).unwrap().incarnation();
+    for key in ["mooncake/ram/node", "mooncake/rpc_meta/node"] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(world.store.delete(&Key::new(key), None, soon().instant())).unwrap();
+    }
+    assert_eq!(block_on(opener.open("node")).unwrap_err().kind(), ErrorKind::NotFound);
+    until("publishing again", || block_on(opener.open("node")).is_ok());
+    let after = block_on(opener.open("node")).unwrap();
+    assert_eq!(after.incarnation(), before);
+    assert_eq!(after.descriptor().buffers().len(), 1);
+}
+
+/// META-19: leases are renewed for as long as the engine lives.
+#[test]
+fn lease_is_renewed_while_the_engine_lives() {
+    let world = World::new();
+    let _engine = start(&world, "node").unwrap();
+    let opener = start(&world, "opener").unwrap();
+    let began = Instant::now();
+    while began.elapsed() < 3 * LEASE {
+        block_on(opener.open("node")).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

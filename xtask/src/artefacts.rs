@@ -38,6 +38,15 @@ pub(crate) fn te(workspace: &Workspace) -> Result<PathBuf> {
     Ok(workspace.target.join("release/te"))
 }
 
+/// A build with every feature, for checks of bytes and not of speed: it shares its parts with the tests.
+pub(crate) fn te_with_stores(workspace: &Workspace) -> Result<PathBuf> {
+    provision::building()?;
+    if !Cmd::cargo("build").args(["--locked", "-p", "te-cli", "--all-features", "--bin", "te"]).run()? {
+        return Err("te does not build with every feature".into());
+    }
+    Ok(workspace.target.join("debug/te"))
+}
+
 /// The libraries in the NEEDED entries of `readelf -d`.
 fn needed(dynamic: &str) -> Vec<&str> {
     dynamic

@@ -24,6 +24,7 @@ pub(crate) struct Need {
 /// How to see that a need is met.
 pub(crate) enum What {
     Program(&'static str),
+    File(&'static str),
     Library(&'static str),
     PythonModule(&'static str),
 }
@@ -52,6 +53,27 @@ pub(crate) fn debian(needs: &[Need]) -> Result<()> {
     Err(format!("could not install {}; try: {by_hand}", missing.join(", ")).into())
 }
 
+/// What building with every feature needs: the protocol compiler and its well-known types, for the etcd client.
+pub(crate) fn building() -> Result<()> {
+    debian(&[
+        Need { what: What::Program("protoc"), package: "protobuf-compiler" },
+        Need {
+            what: What::File("/usr/include/google/protobuf/descriptor.proto"),
+            package: "libprotobuf-dev",
+        },
+    ])
+}
+
+/// What the tests talk to, beside themselves: real stores, and a browser for the page of ours.
+pub(crate) fn testing() -> Result<()> {
+    building()?;
+    debian(&[
+        Need { what: What::Program("etcd"), package: "etcd-server" },
+        Need { what: What::Program("redis-server"), package: "redis-server" },
+        Need { what: What::Program("chromium"), package: "chromium" },
+    ])
+}
+
 fn missing(needs: &[Need]) -> Result<Vec<&'static str>> {
     let libraries =
         if needs.iter().any(|n| matches!(n.what, What::Library(_))) { libraries()? } else { String::new() };
@@ -59,6 +81,7 @@ fn missing(needs: &[Need]) -> Result<Vec<&'static str>> {
     for need in needs {
         let present = match need.what {
             What::Program(name) => is_installed(name),
+            What::File(path) => Path::new(path).exists(),
             What::Library(name) => libraries.contains(name),
             What::PythonModule(name) => {
                 is_installed("python3")

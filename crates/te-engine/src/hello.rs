@@ -16,12 +16,15 @@ const MEMBER: &str = "te";
 const INCARNATION: &str = "incarnation";
 
 /// Asks holders of names through control requests.
-pub(crate) struct ControlProbe {
+#[derive(Debug)]
+pub struct ControlProbe {
     rpc: RpcClient,
 }
 
 impl ControlProbe {
-    pub(crate) fn new(rpc: RpcClient) -> Self {
+    /// Asks through this client; its limits for connecting count besides the deadline.
+    #[must_use]
+    pub fn new(rpc: RpcClient) -> Self {
         Self { rpc }
     }
 }

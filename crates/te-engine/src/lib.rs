@@ -68,6 +68,7 @@ pub use buffer::{Buffer, Deadline, LocalSlice, RegisterFailed, UnregisterFailed}
 pub use config::{EngineConfig, Naming};
 pub use engine::{Engine, ProbeReport, ShutdownReport};
 pub use error::{Error, ErrorKind, Result, Retry};
+pub use hello::ControlProbe;
 pub use limits::Limits;
 pub use local::LocalSegment;
 pub use notify::Notification;

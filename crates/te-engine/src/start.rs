@@ -94,6 +94,20 @@ impl Bound {
         Arc::new(ControlProbe::new(self.rpc.clone()))
     }
 
+    /// Runs a future on the control runtime, for a directory that has to be asked something before the start; can be
+    /// awaited from any executor.
+    ///
+    /// # Errors
+    ///
+    /// What the future ends with; [`ErrorKind::Shutdown`] if the runtime ended first.
+    pub async fn run<T, F>(&self, operation: &str, future: F) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.runtime.run(operation, future).await
+    }
+
     /// Installs the transports, serves control requests and publishes the empty segment, in this order: what is
     /// published can be reached. `exchange` answers metadata requests of peers that ask the engine itself.
     ///

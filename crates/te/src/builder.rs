@@ -6,16 +6,17 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use te_engine::{Bound, Engine, EngineConfig, Error, ErrorKind, Limits, Naming, Result, RuntimeChoice};
-use te_metadata::{Directory, Keys, MetadataStore, NameRule, StoreDirectory};
+use te_metadata::{Directory, HolderProbe, Keys, MetadataStore, NameRule, StoreDirectory};
 use te_rpc::{PortChoice, RpcHandler};
 use te_segment::{Host, SegmentName, TransportKind};
 use te_transport::{Install, PortRange};
 
 use crate::address::{AddressError, choose_address, interfaces};
 use crate::features;
-use crate::metadata::{MetadataUrl, host_and_port};
+use crate::metadata::{self, MetadataUrl, host_and_port};
 use crate::settings::{Count, Origin, Settings};
 
 /// Starts building an engine. See [`EngineBuilder`].
@@ -58,8 +59,20 @@ enum DirectoryChoice {
     Url,
     /// A directory of the caller's.
     Given(Arc<dyn Directory>),
-    /// A directory over a store of the caller's, made when the cluster is known.
-    Over(Box<dyn FnOnce(Keys) -> Arc<dyn Directory> + Send>),
+    /// A directory over a store of the caller's, made when the rest is known.
+    Over(Box<MakeDirectory>),
+}
+
+type MakeDirectory = dyn FnOnce(Keys, Duration, Arc<dyn HolderProbe>) -> Arc<dyn Directory> + Send;
+
+/// A directory that holds its names under leases and asks other holders.
+fn over<S: MetadataStore + 'static>(
+    store: S,
+    keys: Keys,
+    lease: Duration,
+    probe: Arc<dyn HolderProbe>,
+) -> Arc<dyn Directory> {
+    Arc::new(StoreDirectory::new(store, keys).with_lease(lease).with_probe(probe))
 }
 
 /// A directory, how names look in it, and what answers peers that ask this engine.
@@ -72,7 +85,8 @@ fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> Error {
 }
 
 impl EngineBuilder {
-    /// Where segments are published and found: `P2PHANDSHAKE`, `p2p://HOST[:PORT]` or the URL of a store.
+    /// Where segments are published and found: `P2PHANDSHAKE`, `p2p://HOST[:PORT]` or the URL of a store, such as
+    /// `etcd://10.0.0.1:2379`, `redis://10.0.0.1` or `http://10.0.0.1:8080/metadata`.
     pub fn metadata(self, url: &str) -> Self {
         match MetadataUrl::from_str(url) {
             Ok(url) => self.change(|settings| settings.metadata.set(url)),
@@ -110,9 +124,11 @@ impl EngineBuilder {
     }
 
     /// Publishes to and resolves from a store of the caller's, whatever the metadata URL says. For tests, a
-    /// `te_metadata::MemoryStore` that the engines of one process share.
+    /// `te_metadata::MemoryStore` that the engines of one process share. A name in it has one live holder, and records
+    /// vanish within `metadata.lease` of the engine's end, if the store has leases.
     pub fn store(mut self, store: impl MetadataStore + 'static) -> Self {
-        self.directory = DirectoryChoice::Over(Box::new(|keys| Arc::new(StoreDirectory::new(store, keys))));
+        self.directory =
+            DirectoryChoice::Over(Box::new(|keys, lease, probe| over(store, keys, lease, probe)));
         self
     }
 
@@ -157,12 +173,11 @@ impl EngineBuilder {
             settings.metadata.get().check().map_err(invalid)?;
         }
         let chosen = chosen_transports(&settings)?;
-        let given: Option<Arc<dyn Directory>> = match directory {
-            DirectoryChoice::Url => None,
-            DirectoryChoice::Given(directory) => Some(directory),
-            DirectoryChoice::Over(make) => Some(make(Keys::new(settings.metadata_cluster.get().clone()))),
+        let by_address = match &directory {
+            DirectoryChoice::Url => matches!(settings.metadata.get(), MetadataUrl::Peer { .. }),
+            DirectoryChoice::Given(directory) => directory.name_rule() == NameRule::HostPort,
+            DirectoryChoice::Over(_) => false,
         };
-        let by_address = given.as_ref().is_none_or(|directory| directory.name_rule() == NameRule::HostPort);
         let naming = if by_address {
             Naming::Peer
         } else {
@@ -177,9 +192,18 @@ impl EngineBuilder {
             target: "te", advertise = %place.advertise, reason = %place.reason, "chose the advertised address"
         );
         let bound = Bound::bind(config, runtime).await?;
-        let (directory, exchange) = match given {
-            Some(directory) => (directory, None),
-            None => by_peers(&bound)?,
+        let keys = Keys::new(settings.metadata_cluster.get().clone());
+        let lease = *settings.metadata_lease.get();
+        let (directory, exchange) = match directory {
+            DirectoryChoice::Given(directory) => (directory, None),
+            DirectoryChoice::Over(make) => (make(keys, lease, bound.holder_probe()), None),
+            DirectoryChoice::Url if by_address => by_peers(&bound)?,
+            DirectoryChoice::Url => {
+                let deadline = Instant::now() + *settings.control_request.get();
+                let opened = metadata::open(settings.clone(), Some(bound.local().incarnation()), deadline);
+                let store = bound.run("open the metadata store", opened).await?;
+                (over(store, keys, lease, bound.holder_probe()), None)
+            }
         };
         transports.extend(chosen.into_iter().flat_map(|word| install(&word, &settings)));
         bound.start(directory, exchange, transports).await
@@ -272,6 +296,7 @@ fn limits(settings: &Settings) -> Limits {
     limits.control_request = *settings.control_request.get();
     limits.drain = *settings.memory_drain.get();
     limits.announce = *settings.memory_announce.get();
+    limits.lease_ttl = *settings.metadata_lease.get();
     limits.batch = count(settings.request_batch.get());
     limits.regions = count(settings.memory_regions.get());
     limits.notify_payload = size(*settings.notify_bytes.get());

@@ -13,6 +13,8 @@ pub enum FeatureKind {
     Transport,
     /// A way to publish and find segments.
     Metadata,
+    /// A way to keep others from reading along.
+    Security,
 }
 
 impl fmt::Display for FeatureKind {
@@ -20,11 +22,12 @@ impl fmt::Display for FeatureKind {
         f.pad(match self {
             Self::Transport => "transport",
             Self::Metadata => "metadata",
+            Self::Security => "security",
         })
     }
 }
 
-/// A transport or a metadata service, present or not.
+/// A part of the engine, present or not.
 #[derive(Clone, Copy, Debug)]
 pub struct Feature {
     name: &'static str,
@@ -95,7 +98,7 @@ impl Feature {
             Presence::Here { compiled: false, .. } => {
                 no(format!("not compiled in: build with the Cargo feature `{}`", self.name))
             }
-            // Both that exist open nothing at run time.
+            // None of them opens anything at run time.
             Presence::Here { probe, .. } => match probe() {
                 Ok(reason) => Availability { compiled: true, loadable: true, usable: true, reason },
                 Err(reason) => Availability { compiled: true, loadable: true, usable: false, reason },
@@ -127,12 +130,41 @@ const TABLE: &[Feature] = &[
         schemes: &["p2p"],
         presence: Presence::Here { compiled: cfg!(feature = "p2p"), probe: can_listen },
     },
-    later("etcd", FeatureKind::Metadata, &["etcd"]),
-    later("redis", FeatureKind::Metadata, &["redis", "rediss"]),
-    later("http", FeatureKind::Metadata, &["http", "https"]),
+    Feature {
+        name: "etcd",
+        kind: FeatureKind::Metadata,
+        schemes: &["etcd", "etcds"],
+        presence: Presence::Here { compiled: cfg!(feature = "etcd"), probe: asked_later },
+    },
+    Feature {
+        name: "redis",
+        kind: FeatureKind::Metadata,
+        schemes: &["redis", "rediss"],
+        presence: Presence::Here { compiled: cfg!(feature = "redis"), probe: asked_later },
+    },
+    Feature {
+        name: "http",
+        kind: FeatureKind::Metadata,
+        schemes: &["http", "https"],
+        presence: Presence::Here { compiled: cfg!(feature = "http"), probe: asked_later },
+    },
+    Feature {
+        name: TLS,
+        kind: FeatureKind::Security,
+        schemes: &[],
+        presence: Presence::Here { compiled: cfg!(feature = "tls"), probe: own_tls },
+    },
 ];
 
-/// Every transport and metadata service that this release knows by name.
+/// The feature that schemes with TLS need besides their own.
+pub(crate) const TLS: &str = "tls";
+
+/// Whether a scheme means TLS.
+pub(crate) fn needs_tls(scheme: &str) -> bool {
+    matches!(scheme, "etcds" | "rediss" | "https")
+}
+
+/// Every part that this release knows by name.
 pub fn all() -> impl Iterator<Item = &'static Feature> {
     TABLE.iter()
 }
@@ -147,6 +179,14 @@ pub fn by_scheme(scheme: &str) -> Option<&'static Feature> {
 #[must_use]
 pub fn by_transport(word: &TransportKind) -> Option<&'static Feature> {
     all().find(|feature| feature.kind == FeatureKind::Transport && feature.name == word.as_str())
+}
+
+fn asked_later() -> Result<String, String> {
+    Ok("a client; the server is asked when an engine starts".to_owned())
+}
+
+fn own_tls() -> Result<String, String> {
+    Ok("to metadata stores, by rustls with ring".to_owned())
 }
 
 fn can_listen() -> Result<String, String> {
@@ -168,13 +208,17 @@ mod tests {
     #[test]
     fn compiled_is_what_the_build_says() {
         let compiled: Vec<_> = all().filter(|feature| feature.is_compiled()).map(Feature::name).collect();
-        let mut expected = Vec::new();
-        if cfg!(feature = "tcp") {
-            expected.push("tcp");
-        }
-        if cfg!(feature = "p2p") {
-            expected.push("p2p");
-        }
+        let expected: Vec<_> = [
+            ("tcp", cfg!(feature = "tcp")),
+            ("p2p", cfg!(feature = "p2p")),
+            ("etcd", cfg!(feature = "etcd")),
+            ("redis", cfg!(feature = "redis")),
+            ("http", cfg!(feature = "http")),
+            ("tls", cfg!(feature = "tls")),
+        ]
+        .into_iter()
+        .filter_map(|(name, compiled)| compiled.then_some(name))
+        .collect();
         assert_eq!(compiled, expected);
     }
 

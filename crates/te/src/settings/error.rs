@@ -54,6 +54,14 @@ pub enum SettingsError {
         /// Its value.
         high_value: u16,
     },
+    /// One of two values that go together is missing.
+    #[error("{one} and {other} go together, but only one of them is stated")]
+    Pair {
+        /// A key.
+        one: &'static str,
+        /// The other key.
+        other: &'static str,
+    },
     /// A line of a settings file is not `key = value`.
     #[error("{path}:{line}: {text:?} is not `key = value`")]
     Syntax {

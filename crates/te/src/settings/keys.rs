@@ -1,5 +1,6 @@
 //! The table of settings.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use te_metadata::ClusterId;
@@ -7,7 +8,7 @@ use te_segment::{Host, TransportKind};
 
 use super::error::nearest;
 use super::value::{Framing, Span, Value};
-use super::{Count, Origin, Setting, SettingsError};
+use super::{Count, Origin, Secret, Setting, SettingsError};
 use crate::features;
 use crate::metadata::MetadataUrl;
 
@@ -140,7 +141,7 @@ macro_rules! settings {
                         let range = $range;
                         match <$type as Value>::parse(text).filter(|value| value.is_within(&range)) {
                             Some(value) => self.$field.replace(value, origin),
-                            None => return Err(invalid(key, text, origin)),
+                            None => return Err(invalid(key, <$type as Value>::refused(text), origin)),
                         }
                     })+
                     _ => {}
@@ -155,7 +156,7 @@ macro_rules! settings {
                     let key = keys.next();
                     let range = $range;
                     if let (Some(key), false) = (key, self.$field.get().is_within(&range)) {
-                        return Err(invalid(key, &self.$field.get().show(), self.$field.origin().clone()));
+                        return Err(invalid(key, self.$field.get().show(), self.$field.origin().clone()));
                     }
                 )+
                 Ok(())
@@ -184,6 +185,34 @@ settings! {
     /// A component of every key in a metadata store, so that deployments can share one. Default none.
     metadata_cluster: Option<ClusterId> = None, "metadata.cluster", "TE_METADATA_CLUSTER", (),
         [Alias::Same("MC_METADATA_CLUSTER_ID")];
+    /// How long what this engine published outlives it in a store that can expire keys; renewed three times in that
+    /// time. Default 10s, range 1s to 1h.
+    metadata_lease: Duration = secs(10), "metadata.lease", "TE_METADATA_LEASE", secs(1)..=HOUR, [];
+    /// The name to log in to etcd or redis with, where the URL states no login. Default none.
+    metadata_user: Option<String> = None, "metadata.user", "TE_METADATA_USER", (),
+        [Alias::Same("MC_REDIS_USERNAME")];
+    /// The password of etcd or redis, the bearer token of an http store, where the URL states no login. Shown nowhere.
+    /// Default none.
+    metadata_token: Option<Secret> = None, "metadata.token", "TE_METADATA_TOKEN", (),
+        [Alias::Same("MC_REDIS_PASSWORD")];
+    /// The database of a redis server whose URL states none. Default 0, range 0 to 2147483647.
+    metadata_database: Count = Count(0), "metadata.database", "TE_METADATA_DATABASE", Span::Count(0, 0x7fff_ffff),
+        [Alias::Same("MC_REDIS_DB_INDEX")], feature "redis";
+    /// The largest request the etcd servers take, their `--max-request-bytes`; a descriptor may be up to 8 KiB
+    /// smaller. Default 1536KiB, range 64KiB to 1GiB.
+    metadata_max_request: u64 = 1_536 << 10, "metadata.max_request", "TE_METADATA_MAX_REQUEST",
+        Span::Bytes(64 << 10, 1 << 30), [], feature "etcd";
+    /// The proxy on the way to an http store; the proxy variables of the environment count nothing. Shown nowhere.
+    /// Default none.
+    metadata_proxy: Option<Secret> = None, "metadata.proxy", "TE_METADATA_PROXY", (), [], feature "http";
+    /// PEM file of the authorities whose certificates a store may show, and no others. Default none: those that this
+    /// system trusts.
+    metadata_ca_file: Option<PathBuf> = None, "metadata.ca_file", "TE_METADATA_CA_FILE", (), [], feature "tls";
+    /// PEM file of the certificate chain that a store is shown which asks for one. Default none.
+    metadata_cert_file: Option<PathBuf> = None, "metadata.cert_file", "TE_METADATA_CERT_FILE", (), [],
+        feature "tls";
+    /// PEM file of the key to that certificate. Default none.
+    metadata_key_file: Option<PathBuf> = None, "metadata.key_file", "TE_METADATA_KEY_FILE", (), [], feature "tls";
     /// The transports to install, and no others. Default `all` that are compiled in.
     transports: Option<Vec<TransportKind>> = None, "transports", "TE_TRANSPORTS", (),
         [Alias::Presence("MC_FORCE_TCP", "tcp")];
@@ -269,9 +298,7 @@ settings! {
     log: String = "warn".to_owned(), "log", "TE_LOG", (), [];
 }
 
-fn invalid(key: &'static Key, text: &str, origin: Origin) -> SettingsError {
-    // What is refused may be anything; a message stays readable.
-    let value = text.chars().take(80).collect();
+fn invalid(key: &'static Key, value: String, origin: Origin) -> SettingsError {
     SettingsError::Invalid { key: key.name, value, origin, expected: key.expected() }
 }
 
@@ -310,6 +337,10 @@ impl Settings {
         let (low_value, high_value) = (*self.port_min.get(), *self.port_max.get());
         if low_value > high_value {
             return Err(SettingsError::Order { low: "port.min", low_value, high: "port.max", high_value });
+        }
+        let pair = [&self.metadata_cert_file, &self.metadata_key_file];
+        if let [Some(_), None] | [None, Some(_)] = pair.map(|setting| setting.get().as_ref()) {
+            return Err(SettingsError::Pair { one: "metadata.cert_file", other: "metadata.key_file" });
         }
         Ok(())
     }

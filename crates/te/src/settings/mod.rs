@@ -18,6 +18,7 @@
 mod error;
 mod keys;
 mod origin;
+mod secret;
 mod source;
 mod value;
 
@@ -27,5 +28,6 @@ mod tests;
 pub use error::{SettingsError, Warning};
 pub use keys::{Alias, Entry, Key, Settings};
 pub use origin::{Origin, Setting};
+pub use secret::Secret;
 pub use source::Loaded;
 pub use value::{Count, Framing, parse_bytes, parse_duration, show_bytes, show_duration};

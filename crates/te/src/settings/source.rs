@@ -95,11 +95,19 @@ impl Settings {
                 continue;
             }
             let Some((key, value)) = content.split_once('=') else {
-                let text = content.chars().take(80).collect();
-                return Err(SettingsError::Syntax { path: path.to_owned(), line, text });
+                return Err(SettingsError::Syntax { path: path.to_owned(), line, text: shown(content) });
             };
             settings.set(key.trim(), value.trim(), Origin::File { path: path.to_owned(), line })?;
         }
         Ok(settings)
+    }
+}
+
+/// What an error shows of a line that states nothing. What was meant for a key with secrets in it stays unseen.
+fn shown(line: &str) -> String {
+    let word: String = line.chars().take_while(|c| c.is_ascii_alphanumeric() || "._".contains(*c)).collect();
+    match word.as_str() {
+        "metadata" | "metadata.token" | "metadata.proxy" => format!("{word} ***"),
+        _ => line.chars().take(80).collect(),
     }
 }

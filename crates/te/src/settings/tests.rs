@@ -179,6 +179,33 @@ fn an_overlay_replaces_only_what_it_states() {
     assert_eq!(value(&settings, "port.min"), ("15001".into(), "te.conf:2".into()));
 }
 
+/// SEC-03.
+#[test]
+fn a_secret_is_in_no_text() {
+    let mut settings = Settings::default();
+    settings.set("metadata.token", "hunter2", Origin::Builder).unwrap();
+    assert_eq!(settings.metadata_token.get().as_ref().map(Secret::reveal), Some("hunter2"));
+    assert_eq!(value(&settings, "metadata.token").0, "***");
+    assert!(!format!("{settings:?} {settings:#?}").contains("hunter2"));
+    for line in ["metadata.token hunter2", "metadata redis://u:hunter2@a", "metadata = redis://u:hunter2@a b"]
+    {
+        let error = Settings::from_text("te.conf", line).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{line}: {error:?}");
+    }
+    for url in ["redis//u:hunter2@a", "gopher://u:hunter2@a", "u:hunter2@a:0", "p2p://u:hunter2@a"] {
+        let error = env(&[("TE_METADATA", url)]).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{url}: {error:?}");
+    }
+}
+
+#[test]
+fn a_certificate_without_its_key_is_an_error() {
+    let mut settings = Settings::default();
+    settings.metadata_key_file.set(Some("key.pem".into()));
+    let error = settings.validate().unwrap_err().to_string();
+    assert!(error.starts_with("metadata.cert_file and metadata.key_file go together"), "{error}");
+}
+
 #[cfg(not(feature = "tcp"))]
 #[test]
 fn a_setting_of_a_missing_part_names_the_feature() {

@@ -1,12 +1,15 @@
 //! Values as text: what a setting accepts, and how it is shown.
 
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use te_metadata::ClusterId;
 use te_segment::{Host, TransportKind};
 
-use crate::metadata::MetadataUrl;
+use super::Secret;
+use super::secret::HIDDEN;
+use crate::metadata::{self, MetadataUrl};
 
 /// A type that a setting can have.
 pub(crate) trait Value: Clone {
@@ -21,6 +24,11 @@ pub(crate) trait Value: Clone {
 
     /// The value as [`parse`](Self::parse) reads it, without secrets.
     fn show(&self) -> String;
+
+    /// What an error shows of a text that is refused. It may be anything; a message stays readable and without secrets.
+    fn refused(text: &str) -> String {
+        text.chars().take(80).collect()
+    }
 
     /// What can stand there, with unit and range: `a duration from 1ms to 1h, such as 500ms or 30s`.
     fn expected(range: &Self::Range) -> String;
@@ -183,8 +191,76 @@ impl Value for MetadataUrl {
         self.to_string()
     }
 
+    fn refused(text: &str) -> String {
+        metadata::redacted(text).chars().take(80).collect()
+    }
+
     fn expected((): &()) -> String {
         "P2PHANDSHAKE or a URL such as p2p://10.0.0.7".to_owned()
+    }
+}
+
+impl Value for Option<String> {
+    type Range = ();
+
+    fn parse(text: &str) -> Option<Self> {
+        Some((!text.is_empty()).then(|| text.to_owned()))
+    }
+
+    fn is_within(&self, (): &()) -> bool {
+        true
+    }
+
+    fn show(&self) -> String {
+        self.clone().unwrap_or_default()
+    }
+
+    fn expected((): &()) -> String {
+        "a text, or nothing".to_owned()
+    }
+}
+
+impl Value for Option<PathBuf> {
+    type Range = ();
+
+    fn parse(text: &str) -> Option<Self> {
+        Some((!text.is_empty()).then(|| text.into()))
+    }
+
+    fn is_within(&self, (): &()) -> bool {
+        true
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(String::new, |path| path.display().to_string())
+    }
+
+    fn expected((): &()) -> String {
+        "a path, or nothing".to_owned()
+    }
+}
+
+impl Value for Option<Secret> {
+    type Range = ();
+
+    fn parse(text: &str) -> Option<Self> {
+        Some((!text.is_empty()).then(|| Secret::new(text)))
+    }
+
+    fn is_within(&self, (): &()) -> bool {
+        true
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(String::new, |_| HIDDEN.to_owned())
+    }
+
+    fn refused(_text: &str) -> String {
+        HIDDEN.to_owned()
+    }
+
+    fn expected((): &()) -> String {
+        "a text that is never shown, or nothing".to_owned()
     }
 }
 

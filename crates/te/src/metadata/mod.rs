@@ -1,12 +1,20 @@
-//! Metadata URLs: where segments are published and found.
+//! Metadata URLs: where segments are published and found, and what is there.
+
+mod list;
+mod open;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::str::FromStr;
 
-use te_segment::Host;
+use te_segment::{Endpoint, Host};
 use thiserror::Error;
 
 use crate::features::{self, FeatureKind};
+
+pub use list::{Listed, Owner, list};
+pub(crate) use open::open;
 
 /// Where segments are published and found.
 ///
@@ -40,7 +48,7 @@ pub enum MetadataUrl {
 #[non_exhaustive]
 pub enum MetadataError {
     /// Nobody knows this scheme.
-    #[error("metadata scheme {got:?} is unknown; compiled in: {}", list(.compiled_in))]
+    #[error("metadata scheme {got:?} is unknown; compiled in: {}", joined(.compiled_in))]
     UnsupportedScheme {
         /// The scheme found.
         got: String,
@@ -51,7 +59,7 @@ pub enum MetadataError {
     #[error(
         "metadata scheme {scheme} needs the Cargo feature `{feature}`, which {}; compiled in: {}",
         if *.in_this_release { "is not compiled in" } else { "this release does not have yet" },
-        list(.compiled_in)
+        joined(.compiled_in)
     )]
     NeedsFeature {
         /// The scheme.
@@ -73,7 +81,7 @@ pub enum MetadataError {
     },
 }
 
-fn list(words: &[&'static str]) -> String {
+fn joined(words: &[&'static str]) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
@@ -91,21 +99,44 @@ impl MetadataUrl {
     ///
     /// # Errors
     ///
-    /// [`MetadataError::NeedsFeature`] names what is missing.
+    /// [`MetadataError::NeedsFeature`] names the feature that is missing: that of the scheme, or `tls`.
     pub fn check(&self) -> Result<(), MetadataError> {
         let scheme = match self {
             Self::Peer { .. } => "p2p",
             Self::Store { scheme, .. } => scheme,
         };
+        let missing = |feature: &features::Feature| MetadataError::NeedsFeature {
+            scheme,
+            feature: feature.name(),
+            in_this_release: feature.is_in_this_release(),
+            compiled_in: compiled_in(),
+        };
         match features::by_scheme(scheme) {
-            Some(feature) if !feature.is_compiled() => Err(MetadataError::NeedsFeature {
-                scheme,
-                feature: feature.name(),
-                in_this_release: feature.is_in_this_release(),
-                compiled_in: compiled_in(),
-            }),
+            Some(feature) if !feature.is_compiled() => return Err(missing(feature)),
+            _ => {}
+        }
+        let tls = features::all().find(|feature| feature.name() == features::TLS && !feature.is_compiled());
+        match tls {
+            Some(tls) if features::needs_tls(scheme) => Err(missing(tls)),
             _ => Ok(()),
         }
+    }
+
+    /// The first server of a store: what leads there leads to the engines that use it, in most networks.
+    #[must_use]
+    pub fn server(&self) -> Option<Endpoint> {
+        let Self::Store { scheme, url } = self else { return None };
+        let rest = url.split_once("://")?.1;
+        let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+        let rest = rest.trim_start_matches("http://").trim_start_matches("https://");
+        let first = rest.split([',', ';', '/']).next()?.trim();
+        let port = match *scheme {
+            "redis" | "rediss" => 6379,
+            "http" => 80,
+            "https" => 443,
+            _ => 2379,
+        };
+        Endpoint::parse_or_default_port(first, port).ok()
     }
 }
 
@@ -114,6 +145,7 @@ fn compiled_in() -> Vec<&'static str> {
         .filter(|feature| feature.kind() == FeatureKind::Metadata && feature.is_compiled())
         .flat_map(|feature| feature.schemes())
         .copied()
+        .filter(|scheme| cfg!(feature = "tls") || !features::needs_tls(scheme))
         .collect()
 }
 
@@ -128,8 +160,13 @@ impl FromStr for MetadataUrl {
         let address = |reason: String| MetadataError::Address { url: redacted(text), reason };
         let Some((scheme, rest)) = text.split_once("://") else {
             // As the reference engine reads it: an address without a scheme is that of an etcd server.
-            te_segment::Endpoint::from_str(text).map_err(|error| address(error.to_string()))?;
-            return Ok(Self::Store { scheme: "etcd", url: format!("etcd://{text}") });
+            let servers = text.rsplit_once('@').map_or(text, |(_, servers)| servers);
+            for server in servers.split([',', ';']) {
+                Endpoint::from_str(server.trim()).map_err(|error| address(error.to_string()))?;
+            }
+            let url = format!("etcd://{text}");
+            open::check("etcd", &url).map_err(address)?;
+            return Ok(Self::Store { scheme: "etcd", url });
         };
         let scheme = scheme.to_ascii_lowercase();
         if scheme == "p2p" {
@@ -144,9 +181,14 @@ impl FromStr for MetadataUrl {
             .and_then(|feature| feature.schemes().iter().find(|known| **known == scheme));
         match known {
             Some(_) if rest.is_empty() => Err(address("it names no host".to_owned())),
-            Some(scheme) => Ok(Self::Store { scheme, url: text.to_owned() }),
+            Some(scheme) => {
+                open::check(scheme, text).map_err(address)?;
+                Ok(Self::Store { scheme, url: text.to_owned() })
+            }
             None => {
-                let got = scheme.chars().take(40).collect();
+                // Nothing else is a scheme, and what is in front of it might be a password.
+                let letters = |c: &char| c.is_ascii_alphanumeric() || "+-.".contains(*c);
+                let got = scheme.chars().take_while(letters).take(40).collect();
                 Err(MetadataError::UnsupportedScheme { got, compiled_in: compiled_in() })
             }
         }
@@ -160,7 +202,7 @@ pub(crate) fn host_and_port(text: &str) -> Result<(Host, Option<u16>), te_segmen
         Err(te_segment::EndpointError::UnexpectedPort { .. }) => match text.strip_suffix(":0") {
             Some(host) => Ok((host.parse()?, None)),
             None => {
-                let endpoint: te_segment::Endpoint = text.parse()?;
+                let endpoint: Endpoint = text.parse()?;
                 Ok((endpoint.host().clone(), Some(endpoint.port())))
             }
         },
@@ -168,14 +210,22 @@ pub(crate) fn host_and_port(text: &str) -> Result<(Host, Option<u16>), te_segmen
     }
 }
 
-/// The URL without user name and password.
-fn redacted(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let authority = rest.find(['/', '?']).map_or(rest, |end| &rest[..end]);
-    match authority.rfind('@') {
-        Some(at) => format!("{scheme}://***{}", &rest[at..]),
-        None => url.to_owned(),
-    }
+/// The text without what may be a user name, a password or a token. Of two places where a password could end it takes
+/// the last.
+pub(crate) fn redacted(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    // What looks like a scheme may be a part of a password.
+    let (scheme, rest) = if scheme.contains('@') { ("", url) } else { (scheme, rest) };
+    let (hidden, rest) = match rest.rfind('@') {
+        Some(at) => ("***", &rest[at..]),
+        None => ("", rest),
+    };
+    let (rest, query) = match rest.find(['?', '#']) {
+        Some(at) => (&rest[..at], "?***"),
+        None => (rest, ""),
+    };
+    let separator = if scheme.is_empty() { "" } else { "://" };
+    format!("{scheme}{separator}{hidden}{rest}{query}")
 }
 
 impl fmt::Display for MetadataUrl {
@@ -195,91 +245,5 @@ impl fmt::Display for MetadataUrl {
 impl fmt::Debug for MetadataUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MetadataUrl({self})")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn parse(text: &str) -> Result<MetadataUrl, MetadataError> {
-        text.parse()
-    }
-
-    /// META-18.
-    #[test]
-    fn an_unknown_scheme_is_an_error_that_lists_what_there_is() {
-        let error = parse("zookeeper://10.0.0.1").unwrap_err();
-        let MetadataError::UnsupportedScheme { got, compiled_in } = &error else { panic!("{error}") };
-        assert_eq!((got.as_str(), compiled_in.contains(&"p2p")), ("zookeeper", cfg!(feature = "p2p")));
-    }
-
-    /// META-18.
-    #[test]
-    fn a_known_scheme_that_is_missing_names_its_feature() {
-        for (url, feature) in [
-            ("etcd://10.0.0.1:2379", "etcd"),
-            ("10.0.0.1:2379", "etcd"),
-            ("redis://10.0.0.1", "redis"),
-            ("rediss://10.0.0.1", "redis"),
-            ("http://10.0.0.1/metadata", "http"),
-            ("https://10.0.0.1/metadata", "http"),
-        ] {
-            let error = parse(url).unwrap().check().unwrap_err();
-            assert!(error.to_string().contains(&format!("the Cargo feature `{feature}`")), "{error}");
-        }
-    }
-
-    #[test]
-    fn engines_without_a_store_need_the_p2p_feature() {
-        assert_eq!(MetadataUrl::default().check().is_ok(), cfg!(feature = "p2p"));
-    }
-
-    /// META-20.
-    #[test]
-    fn a_peer_url_states_host_and_port() {
-        for (text, host, port) in [
-            ("p2p://10.0.0.7", "10.0.0.7", None),
-            ("p2p://10.0.0.7:15123", "10.0.0.7", Some(15_123)),
-            ("p2p://10.0.0.7:0", "10.0.0.7", None),
-            ("p2p://[::1]:15123", "::1", Some(15_123)),
-            ("p2p://[::1]:0/", "::1", None),
-            ("p2p://::1", "::1", None),
-            ("p2p://2605:340::1", "2605:340::1", None),
-        ] {
-            let expected = MetadataUrl::Peer { host: Some(host.parse().unwrap()), port };
-            assert_eq!(parse(text).unwrap(), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn an_address_that_is_none_is_an_error() {
-        for text in ["", "nonsense", "p2p://a b", "p2p://10.0.0.7:99999", "etcd://", "p2p://10.0.0.7:x"] {
-            assert!(matches!(parse(text), Err(MetadataError::Address { .. })), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_password_is_never_shown() {
-        let url = parse("redis://user:se@cret@10.0.0.1:6379/0").unwrap();
-        assert_eq!(url.to_string(), "redis://***@10.0.0.1:6379/0");
-        assert!(!format!("{url:?}").contains("cret"));
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_handled(text in ".{0,40}") {
-            let _ = parse(&text);
-        }
-
-        #[test]
-        fn what_is_shown_of_a_peer_url_is_read_back(bits: u128, six: bool, four: u32, port in proptest::option::of(1_u16..)) {
-            let ip: std::net::IpAddr =
-                if six { std::net::Ipv6Addr::from(bits).into() } else { std::net::Ipv4Addr::from(four).into() };
-            let url = MetadataUrl::Peer { host: Some(ip.into()), port };
-            prop_assert_eq!(parse(&url.to_string()).unwrap(), url);
-        }
     }
 }

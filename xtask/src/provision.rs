@@ -21,9 +21,20 @@ pub(crate) struct Need {
     pub(crate) package: &'static str,
 }
 
+/// What building and testing the workspace needs besides the toolchain: the etcd client's code is generated when it is
+/// built, and stores are tested against real servers, which the tests start themselves.
+pub(crate) const WORKSPACE: [Need; 5] = [
+    Need { what: What::Program("protoc"), package: "protobuf-compiler" },
+    Need { what: What::File("/usr/include/google/protobuf/descriptor.proto"), package: "libprotobuf-dev" },
+    Need { what: What::Program("etcd"), package: "etcd-server" },
+    Need { what: What::Program("etcdctl"), package: "etcd-client" },
+    Need { what: What::Program("redis-server"), package: "redis-server" },
+];
+
 /// How to see that a need is met.
 pub(crate) enum What {
     Program(&'static str),
+    File(&'static str),
     Library(&'static str),
     PythonModule(&'static str),
 }
@@ -59,6 +70,7 @@ fn missing(needs: &[Need]) -> Result<Vec<&'static str>> {
     for need in needs {
         let present = match need.what {
             What::Program(name) => is_installed(name),
+            What::File(path) => Path::new(path).exists(),
             What::Library(name) => libraries.contains(name),
             What::PythonModule(name) => {
                 is_installed("python3")

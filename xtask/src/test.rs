@@ -10,7 +10,7 @@ use crate::args::Args;
 use crate::outcome::Outcome;
 use crate::shell::{Cmd, is_installed};
 use crate::workspace::Workspace;
-use crate::{Result, artefacts, demo, deny, interop, lean, loom, matrix, tidy};
+use crate::{Result, artefacts, demo, deny, interop, lean, loom, matrix, provision, tidy};
 
 struct Stage {
     name: &'static str,
@@ -47,6 +47,10 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
         return Err(format!("no stage `{stranger}`; there are {}", names.join(", ")).into());
     }
     let workspace = Workspace::load()?;
+    // Without them the stages that build say so in their own words, and the others run all the same.
+    if let Err(error) = provision::debian(&provision::WORKSPACE) {
+        println!("{error}");
+    }
     let mut rows = Vec::new();
     for stage in STAGES {
         let wanted = only.as_ref().is_none_or(|only| only.iter().any(|s| s == stage.name));

@@ -1,6 +1,7 @@
 //! What the built program needs at run time: the C library and nothing else.
 //!
-//! Vendor libraries are opened at run time when they are there, so one binary starts on every host.
+//! Vendor libraries are opened at run time when they are there, so one binary starts on every host (B-01; B-05: the
+//! check is the same on every processor).
 
 use std::path::PathBuf;
 
@@ -35,6 +36,15 @@ pub(crate) fn te(workspace: &Workspace) -> Result<PathBuf> {
         return Err("te does not build".into());
     }
     Ok(workspace.target.join("release/te"))
+}
+
+/// A build with every feature, for checks of bytes and not of speed: it shares its parts with the tests.
+pub(crate) fn te_with_stores(workspace: &Workspace) -> Result<PathBuf> {
+    provision::building()?;
+    if !Cmd::cargo("build").args(["--locked", "-p", "te-cli", "--all-features", "--bin", "te"]).run()? {
+        return Err("te does not build with every feature".into());
+    }
+    Ok(workspace.target.join("debug/te"))
 }
 
 /// The libraries in the NEEDED entries of `readelf -d`.

@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 
 pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
     let program = artefacts::te(workspace)?;
-    let finished = Cmd::new(program).arg("demo").deadline(Duration::from_secs(60)).tee()?;
+    let finished = Cmd::new(program).arg("demo").deadline(Duration::from_secs(300)).tee()?;
     let mut outcome = Outcome::of_command("te demo", finished.success);
     if finished.success && finished.output.trim().is_empty() {
         outcome.fail("te demo printed nothing");

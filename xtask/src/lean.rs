@@ -1,6 +1,6 @@
 //! Default features build no C and link no system library.
 //!
-//! A consumer of the facade needs a Rust toolchain and nothing else; see "Crates" in the architecture page.
+//! A consumer of the facade needs a Rust toolchain and nothing else (B-06); see "Crates" in the architecture page.
 
 use crate::Result;
 use crate::outcome::Outcome;

@@ -7,6 +7,7 @@
 
 mod args;
 mod artefacts;
+mod bench;
 mod demo;
 mod deny;
 mod interop;
@@ -42,6 +43,7 @@ cargo xtask COMMAND
   artefacts                                  what the built program needs at run time
   demo                                       run `te demo`
   interop [--te PATH] [--baseline]           against the reference engine, both directions
+  bench [--check] [--rounds N] [--te PATH]   beside raw sockets and the reference engine; writes docs/performance.md
   publish --dry-run [--allow-dirty]          package every published crate and build the packages
   soak fuzz [--minutes N]                    every fuzz target for N minutes
   soak demo [--rounds N]                     `te demo` again and again
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Some("loom") => single(args, loom::check),
         Some("artefacts") => single(args, artefacts::check),
         Some("demo") => single(args, demo::check),
+        Some("bench") => bench::command(args),
         Some("interop") => interop::command(args),
         Some("publish") => publish::command(args),
         Some("soak") => soak::command(args),

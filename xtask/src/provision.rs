@@ -63,6 +63,27 @@ pub(crate) fn debian(needs: &[Need]) -> Result<()> {
     Err(format!("could not install {}; try: {by_hand}", missing.join(", ")).into())
 }
 
+/// What building with every feature needs: the protocol compiler and its well-known types, for the etcd client.
+pub(crate) fn building() -> Result<()> {
+    debian(&[
+        Need { what: What::Program("protoc"), package: "protobuf-compiler" },
+        Need {
+            what: What::File("/usr/include/google/protobuf/descriptor.proto"),
+            package: "libprotobuf-dev",
+        },
+    ])
+}
+
+/// What the tests talk to, beside themselves: real stores, and a browser for the page of ours.
+pub(crate) fn testing() -> Result<()> {
+    building()?;
+    debian(&[
+        Need { what: What::Program("etcd"), package: "etcd-server" },
+        Need { what: What::Program("redis-server"), package: "redis-server" },
+        Need { what: What::Program("chromium"), package: "chromium" },
+    ])
+}
+
 fn missing(needs: &[Need]) -> Result<Vec<&'static str>> {
     let libraries =
         if needs.iter().any(|n| matches!(n.what, What::Library(_))) { libraries()? } else { String::new() };

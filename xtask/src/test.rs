@@ -7,6 +7,7 @@ pub(crate) mod summary;
 use std::time::{Duration, Instant};
 
 use crate::args::Args;
+use crate::interop::environment::Environment;
 use crate::outcome::Outcome;
 use crate::shell::{Cmd, is_installed};
 use crate::workspace::Workspace;
@@ -120,30 +121,49 @@ fn fmt(_: &Workspace) -> Result<Outcome> {
     Ok(Outcome::of_command("cargo fmt", Cmd::cargo("fmt").args(["--all", "--check"]).run()?))
 }
 
+/// With every feature, so that one build serves most stages; `matrix` has the other sets.
 fn clippy(_: &Workspace) -> Result<Outcome> {
-    let clippy =
-        Cmd::cargo("clippy").args(["--locked", "--workspace", "--all-targets", "--", "-D", "warnings"]);
-    Ok(Outcome::of_command("cargo clippy", clippy.run()?))
+    provision::building()?;
+    let clippy = Cmd::cargo("clippy").args(["--locked", "--workspace", "--all-features", "--all-targets"]);
+    Ok(Outcome::of_command("cargo clippy", clippy.args(["--", "-D", "warnings"]).run()?))
 }
 
 fn docs(_: &Workspace) -> Result<Outcome> {
+    provision::building()?;
     // The program's page and the facade's would have the same name.
-    let doc = Cmd::cargo("doc").args(["--locked", "--workspace", "--exclude", "te-cli", "--no-deps"]);
+    let doc = Cmd::cargo("doc").args([
+        "--locked",
+        "--workspace",
+        "--all-features",
+        "--exclude",
+        "te-cli",
+        "--no-deps",
+    ]);
     Ok(Outcome::of_command("cargo doc", doc.env("RUSTDOCFLAGS", "-D warnings").run()?))
 }
 
-fn tests(_: &Workspace) -> Result<Outcome> {
-    let finished = if is_installed("cargo-nextest") {
-        Cmd::cargo("nextest").args(["run", "--locked", "--workspace", "--no-fail-fast"]).tee()?
-    } else {
-        Cmd::cargo("test").args(["--locked", "--workspace", "--all-targets", "--no-fail-fast"]).tee()?
-    };
-    Ok(summary::judge("tests", &finished))
+/// The workspace with every feature against real servers, and the facade and the program as they are by default.
+fn tests(workspace: &Workspace) -> Result<Outcome> {
+    provision::testing()?;
+    // Its interpreter also runs the reference's metadata server, one of the servers the stores are tested against.
+    let environment = Environment::prepare(workspace)?;
+    let mut outcome = Outcome::default();
+    for scope in [&["--workspace", "--all-features"][..], &["-p", "te", "-p", "te-cli"]] {
+        let command = if is_installed("cargo-nextest") {
+            Cmd::cargo("nextest").args(["run", "--locked", "--no-fail-fast"])
+        } else {
+            Cmd::cargo("test").args(["--locked", "--all-targets", "--no-fail-fast"])
+        };
+        let finished = command.args(scope).env("TE_INTEROP_PYTHON", &environment.python).tee()?;
+        outcome.add(summary::judge("tests", &finished));
+    }
+    Ok(outcome)
 }
 
 fn doctests(_: &Workspace) -> Result<Outcome> {
-    let finished = Cmd::cargo("test").args(["--locked", "--workspace", "--doc", "--no-fail-fast"]).tee()?;
-    Ok(summary::judge("doc tests", &finished))
+    let test =
+        Cmd::cargo("test").args(["--locked", "--workspace", "--all-features", "--doc", "--no-fail-fast"]);
+    Ok(summary::judge("doc tests", &test.tee()?))
 }
 
 #[cfg(test)]

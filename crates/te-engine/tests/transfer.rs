@@ -34,7 +34,8 @@ fn bytes_written_can_be_read_back() {
     });
 }
 
-/// MR-06: what is over a transport's limit is cut, covered once and reported as one request.
+/// MR-05, MR-06: a buffer far over a transport's limit is one logical buffer, never truncated; what is over the limit is
+/// cut, covered once and reported as one request.
 #[test]
 fn requests_over_the_slice_limit_are_cut_and_reported_as_one() {
     let world = World::new();
@@ -47,6 +48,8 @@ fn requests_over_the_slice_limit_are_cut_and_reported_as_one() {
         target.published(soon()).await.unwrap();
         let local = initiator.register(pattern(9, LEN), Access::LOCAL).await.unwrap();
         let peer = initiator.open("target").await.unwrap();
+        assert_eq!(peer.descriptor().buffers().len(), 1);
+        assert_eq!(peer.descriptor().buffers()[0].range().len(), LEN as u64);
         let first = peer.range(offered.address(), 100_000).unwrap();
         let second = peer.range(offered.address() + 100_000, LEN as u64 - 100_000).unwrap();
         let batch = initiator

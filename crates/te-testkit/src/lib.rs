@@ -3,7 +3,8 @@
 //! # Quick start
 //!
 //! A transport backend implements [`Rig`] and calls [`transport_conformance!`]; a metadata store implements
-//! [`StoreRig`] and calls [`store_conformance!`]. Each makes one `#[test]` per fact.
+//! [`StoreRig`] and calls [`store_conformance!`], a directory [`DirectoryRig`] and [`directory_conformance!`]. Each
+//! makes one `#[test]` per fact.
 //!
 //! ```
 //! use te_testkit::{byte_at, pattern, verify};
@@ -29,6 +30,7 @@
 
 mod area;
 mod copy;
+mod directory;
 mod fault;
 mod ledger;
 mod link;
@@ -41,6 +43,9 @@ mod watchdog;
 
 pub use area::{Area, AreaDraft, CANARY};
 pub use copy::{CopyTransport, Fabric, Flaw};
+pub use directory::{
+    DirectoryCase, DirectoryFlaw, DirectoryRig, FlawedDirectory, Publisher, directory_cases, directory_report,
+};
 pub use fault::{Fault, FaultTransport, Script, Site, When};
 pub use ledger::{Ledger, Observer, Reported};
 pub use link::{Link, LinkControl, TcpProxy};

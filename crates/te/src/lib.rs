@@ -1,4 +1,7 @@
-#![doc = include_str!("../README.md")]
+//! Moves large blocks of memory between the processes that own them.
+//!
+// The program in it needs both features to run.
+#![cfg_attr(all(feature = "tcp", feature = "p2p"), doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
 pub mod address;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::board::{Board, Case};
 use super::environment::Environment;
+use super::meeting::Meeting;
 use super::ours::{self, Served, Te, Transfer, size_text};
 use super::reference::{Framing, Place, Reference};
 use crate::Result;
@@ -25,16 +26,16 @@ const OUTBOUND: &str = "te -> reference";
 const LATE: Duration = Duration::from_secs(5);
 
 /// Ever new seeds, so that bytes of an earlier check never pass a later one.
-struct Seeds(u8);
+pub(super) struct Seeds(pub(super) u8);
 
 impl Seeds {
-    fn next(&mut self) -> u8 {
+    pub(super) fn next(&mut self) -> u8 {
         self.0 = self.0.wrapping_add(37);
         self.0
     }
 }
 
-fn row<'a>(pair: &'a str, framing: &'a str, what: &'a str, size: &'a str) -> Case<'a> {
+pub(super) fn row<'a>(pair: &'a str, framing: &'a str, what: &'a str, size: &'a str) -> Case<'a> {
     Case { pair, framing, what, size }
 }
 
@@ -67,7 +68,7 @@ pub(super) fn baseline(environment: &Environment, board: &mut Board) -> Result<(
 
 /// Ours against the reference, both ways.
 pub(super) fn ours(environment: &Environment, program: &Path, board: &mut Board) -> Result<()> {
-    let te = ours::te(program, &environment.logs);
+    let te = ours::te(program, &environment.logs, Meeting::peers());
     let mut served = None;
     board.check(row(INBOUND, "", "serve", &size_text(LARGEST)), || {
         served = Some(Served::start(&te, LARGEST, SERVED_SEED)?);
@@ -202,24 +203,24 @@ fn outbound(environment: &Environment, te: &Te, board: &mut Board) -> Result<()>
     Ok(())
 }
 
-fn must_fail(result: Result<()>, otherwise: &str) -> Result<()> {
+pub(super) fn must_fail(result: Result<()>, otherwise: &str) -> Result<()> {
     match result {
         Ok(()) => Err(otherwise.into()),
         Err(_) => Ok(()),
     }
 }
 
-fn check_command(length: u64, blocks: u64, seed: u8) -> Value {
+pub(super) fn check_command(length: u64, blocks: u64, seed: u8) -> Value {
     json!({"do": "check", "length": length, "blocks": blocks, "seed": seed})
 }
 
-fn transfer_command(direction: &str, place: &Place, length: u64, blocks: u64, seed: u8) -> Value {
+pub(super) fn transfer_command(direction: &str, place: &Place, length: u64, blocks: u64, seed: u8) -> Value {
     json!({"do": direction, "segment": place.segment, "addr": place.address, "length": length,
         "blocks": blocks, "seed": seed})
 }
 
 /// A read that expects the pattern, at once with v2, after a moment with v1.
-fn read_command(place: &Place, length: u64, blocks: u64, seed: u8, framing: Framing) -> Value {
+pub(super) fn read_command(place: &Place, length: u64, blocks: u64, seed: u8, framing: Framing) -> Value {
     let mut command = transfer_command("read", place, length, blocks, seed);
     if framing == Framing::V1 {
         command["within"] = LATE.as_secs().into();

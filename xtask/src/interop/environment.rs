@@ -17,16 +17,16 @@ const NEEDS: [Need; 5] = [
 ];
 
 /// Where the reference's interpreter, the scripts, the preload and the logs are.
-pub(super) struct Environment {
-    pub(super) python: PathBuf,
-    pub(super) scripts: PathBuf,
+pub(crate) struct Environment {
+    pub(crate) python: PathBuf,
+    pub(crate) scripts: PathBuf,
     /// Keeps the reference's listeners on the loopback address.
-    pub(super) preload: PathBuf,
-    pub(super) logs: PathBuf,
+    pub(crate) preload: PathBuf,
+    pub(crate) logs: PathBuf,
 }
 
 impl Environment {
-    pub(super) fn prepare(workspace: &Workspace) -> Result<Self> {
+    pub(crate) fn prepare(workspace: &Workspace) -> Result<Self> {
         provision::debian(&NEEDS)?;
         let scripts = workspace.root.join("tests/interop");
         let home = workspace.target.join("interop");

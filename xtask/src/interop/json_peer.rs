@@ -97,6 +97,13 @@ impl JsonPeer {
         self.wait(within)
     }
 
+    /// Kills it and waits for its end.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
     /// Waits for the process to end by itself.
     pub(super) fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
         wait_until(&mut self.child, Instant::now() + within)?

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::json_peer::JsonPeer;
+use super::meeting::Meeting;
 use super::reference::{Framing, Place};
 use crate::Result;
 use crate::shell::Cmd;
@@ -21,6 +22,7 @@ const NOTICE: Duration = Duration::from_secs(5);
 pub(super) struct Te {
     pub(super) program: PathBuf,
     pub(super) logs: PathBuf,
+    pub(super) meeting: Meeting,
 }
 
 /// What `te check` does to the peer's buffer.
@@ -51,7 +53,8 @@ impl Te {
         let finished = Cmd::new(&self.program)
             .arg(subcommand)
             .args(arguments)
-            .args(["--metadata", "P2PHANDSHAKE", "--json"])
+            .args(self.meeting.arguments())
+            .arg("--json")
             .deadline(ONE_SHOT)
             .quiet()?;
         if finished.success {
@@ -98,8 +101,13 @@ pub(super) struct Served {
 
 impl Served {
     pub(super) fn start(te: &Te, size: u64, seed: u8) -> Result<Self> {
+        Self::start_as(te, "127.0.0.1", size, seed)
+    }
+
+    /// Under a name of the caller's.
+    pub(super) fn start_as(te: &Te, name: &str, size: u64, seed: u8) -> Result<Self> {
         let mut command = Command::new(&te.program);
-        command.args(["serve", "--name", "127.0.0.1", "--metadata", "P2PHANDSHAKE", "--json"]);
+        command.args(["serve", "--name", name, "--json"]).args(te.meeting.arguments());
         command.args(["--size", &size_text(size), "--pattern", &seed.to_string()]);
         let mut peer = JsonPeer::spawn(command, "te-serve", &te.logs)?;
         let place = Place::parse(&peer.find(START, |line| line["segment"].is_string())?)?;
@@ -116,6 +124,11 @@ impl Served {
 
     pub(super) fn is_well(&mut self) -> Result<()> {
         if self.peer.is_alive() { Ok(()) } else { Err("te serve is gone".into()) }
+    }
+
+    /// Ends at once, without a chance to clean up.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.peer.kill()
     }
 
     /// Asked to stop, it ends in time and with success.
@@ -135,9 +148,9 @@ fn says(value: &Value, text: &str) -> bool {
     }
 }
 
-/// The program at this path.
-pub(super) fn te(program: &Path, logs: &Path) -> Te {
-    Te { program: program.to_owned(), logs: logs.to_owned() }
+/// The program at this path, with its peers at this meeting.
+pub(super) fn te(program: &Path, logs: &Path, meeting: Meeting) -> Te {
+    Te { program: program.to_owned(), logs: logs.to_owned(), meeting }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::environment::Environment;
 use super::json_peer::JsonPeer;
+use super::meeting::Meeting;
 use crate::Result;
 
 const START: Duration = Duration::from_secs(60);
@@ -65,18 +66,50 @@ pub(super) struct Reference {
 impl Reference {
     /// A target whose buffer is to be read and written by others.
     pub(super) fn target(environment: &Environment, size: u64) -> Result<Self> {
-        Self::start(environment, "reference_target.py", size, Framing::V2, "reference-target")
+        let log = "reference-target";
+        Self::start(
+            environment,
+            "reference_target.py",
+            (&Meeting::peers(), "127.0.0.1"),
+            size,
+            Framing::V2,
+            log,
+        )
+    }
+
+    /// A target with a name in a store.
+    pub(super) fn target_at(
+        environment: &Environment,
+        meeting: &Meeting,
+        name: &str,
+        size: u64,
+    ) -> Result<Self> {
+        let log = "reference-target-store";
+        Self::start(environment, "reference_target.py", (meeting, name), size, Framing::V2, log)
+    }
+
+    /// An initiator with a name in a store.
+    pub(super) fn initiator_at(
+        environment: &Environment,
+        meeting: &Meeting,
+        name: &str,
+        size: u64,
+    ) -> Result<Self> {
+        let log = "reference-initiator-store";
+        Self::start(environment, "reference_initiator.py", (meeting, name), size, Framing::V2, log)
     }
 
     /// An initiator that speaks this framing.
     pub(super) fn initiator(environment: &Environment, size: u64, framing: Framing) -> Result<Self> {
         let log = format!("reference-initiator-{}", framing.name());
-        Self::start(environment, "reference_initiator.py", size, framing, &log)
+        let at = (&Meeting::peers(), "127.0.0.1");
+        Self::start(environment, "reference_initiator.py", at, size, framing, &log)
     }
 
     fn start(
         environment: &Environment,
         script: &str,
+        (meeting, name): (&Meeting, &str),
         size: u64,
         framing: Framing,
         log: &str,
@@ -85,12 +118,13 @@ impl Reference {
         command
             .arg("-B")
             .arg(environment.scripts.join(script))
-            .args(["--metadata", "P2PHANDSHAKE", "--name", "127.0.0.1", "--size", &size.to_string()])
+            .args(["--name", name, "--size", &size.to_string()])
             .env("LD_PRELOAD", &environment.preload)
             .env("MC_TCP_BIND_ADDRESS", "127.0.0.1")
             // On a host with RDMA devices it would choose them instead.
             .env("MC_FORCE_TCP", "1")
             .env_remove("LD_LIBRARY_PATH");
+        meeting.tell(&mut command);
         match framing {
             Framing::V1 => command.env("MC_TCP_PROTO", "1"),
             Framing::V2 => command.env_remove("MC_TCP_PROTO"),
@@ -118,6 +152,11 @@ impl Reference {
             return Err("the reference process is gone".into());
         }
         self.ask(json!({"do": "ping"})).map(drop)
+    }
+
+    /// Ends at once, without a chance to clean up.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.peer.kill()
     }
 
     /// Ends it in order.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bench::Bench;
+pub(crate) use rig::redescribe_buffers;
 pub use rig::{Profile, Rig, Side, redescribe, tcp_link};
 
 use crate::report::{Report, Verdict, Violation};

@@ -5,10 +5,10 @@
 //!
 //! ```
 //! use te::settings::{Origin, Settings};
-//! let mut settings = Settings::from_text("te.conf", "tcp.connections_per_peer = 8\n")?;
+//! let mut settings = Settings::from_text("te.conf", "request.batch = 1024\n")?;
 //! settings.overlay(&Settings::from_variables([("TE_CONTROL_PORT".into(), "15123".into())])?.settings);
 //! settings.request_deadline.set(std::time::Duration::from_secs(3));
-//! assert_eq!(settings.tcp_connections_per_peer.origin().to_string(), "te.conf:1");
+//! assert_eq!(settings.request_batch.origin().to_string(), "te.conf:1");
 //! assert_eq!(settings.control_port.origin().to_string(), "TE_CONTROL_PORT");
 //! let error = settings.set("notify.queue", "-1", Origin::Builder).unwrap_err();
 //! assert_eq!(error.to_string(), r#"notify.queue = "-1" from builder is not a whole number from 1 to 1000000"#);

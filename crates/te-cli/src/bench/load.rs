@@ -1,0 +1,164 @@
+//! Work for a while on several threads, counted and timed.
+
+use std::net::SocketAddr;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use te::{Buffer, RemoteRange, blocking::Engine};
+
+use super::raw::RawClient;
+use crate::failure::{Failure, Result};
+use crate::latency::Latencies;
+use crate::size::index;
+
+/// The shape of the work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) write: bool,
+    pub(crate) block: u64,
+    pub(crate) batch: u64,
+    pub(crate) threads: u64,
+    /// Working set of one thread: a whole number of batches.
+    pub(crate) area: u64,
+}
+
+impl Shape {
+    /// Offsets of the batches of a thread's working set, over and over.
+    fn offsets(self) -> impl Iterator<Item = u64> {
+        let step = self.block * self.batch;
+        (0..self.area / step).map(move |i| i * step).cycle()
+    }
+}
+
+/// What was done.
+pub(crate) struct Sample {
+    pub(crate) bytes: u64,
+    pub(crate) time: Duration,
+    /// Microseconds per batch.
+    pub(crate) latencies: Latencies,
+}
+
+/// A thread's work: one batch from an offset of its working set on.
+type Work<'a> = Box<dyn FnMut(u64) -> Result<()> + Send + 'a>;
+
+/// Runs every thread's work until `duration` is over, from a common start to the last end.
+fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>) -> Result<Sample> {
+    let start = Barrier::new(work.len() + 1);
+    let outcomes: Vec<Result<(u64, Latencies)>> = Vec::with_capacity(work.len());
+    let (outcomes, time) = thread::scope(|scope| {
+        let mut outcomes = outcomes;
+        let threads: Vec<_> = work
+            .into_iter()
+            .map(|mut work| {
+                let start = &start;
+                scope.spawn(move || {
+                    let mut latencies = Latencies::new()?;
+                    let mut batches = 0_u64;
+                    start.wait();
+                    let end = Instant::now() + duration;
+                    for offset in shape.offsets() {
+                        let began = Instant::now();
+                        if began >= end {
+                            break;
+                        }
+                        work(offset)?;
+                        batches += 1;
+                        latencies.record(began.elapsed());
+                    }
+                    Ok((batches, latencies))
+                })
+            })
+            .collect();
+        start.wait();
+        let began = Instant::now();
+        for thread in threads {
+            let ended = thread.join().unwrap_or_else(|_| Err(Failure::Other("a thread panicked".to_owned())));
+            outcomes.push(ended);
+        }
+        (outcomes, began.elapsed())
+    });
+    let mut sample = Sample { bytes: 0, time, latencies: Latencies::new()? };
+    for outcome in outcomes {
+        let (batches, latencies) = outcome?;
+        sample.bytes += batches * shape.block * shape.batch;
+        sample.latencies.add(&latencies)?;
+    }
+    Ok(sample)
+}
+
+/// The engine under load.
+pub(crate) struct Load<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) local: &'a Buffer,
+    pub(crate) remote: &'a RemoteRange,
+    pub(crate) shape: Shape,
+}
+
+impl Load<'_> {
+    /// Batches through the engine, each run by the thread that waits for it.
+    pub(crate) fn run(&self, duration: Duration) -> Result<Sample> {
+        let work = (0..self.shape.threads).map(|thread| self.work(thread)).collect::<Result<_>>()?;
+        measure(self.shape, duration, work)
+    }
+
+    fn work(&self, thread: u64) -> Result<Work<'_>> {
+        let Shape { write, block, batch, area, .. } = self.shape;
+        let base = thread * area;
+        // Made once, as a program would that moves the same layers again and again.
+        let blocks: Vec<RemoteRange> = (0..area / block)
+            .map(|i| self.remote.slice(base + i * block, block))
+            .collect::<te::Result<_>>()?;
+        Ok(Box::new(move |offset| {
+            let mut requests = self.engine.batch().reserve(index(batch));
+            for i in 0..batch {
+                let at = offset + i * block;
+                let here = self.local.slice(base + at..base + at + block);
+                let there = &blocks[index(at / block)];
+                requests = if write { requests.write(here, there) } else { requests.read(there, here) };
+            }
+            requests.run()?;
+            Ok(())
+        }))
+    }
+}
+
+/// Plain sockets under the same load. Connections are made and memory is touched before the clock starts.
+pub(crate) struct RawLoad {
+    shape: Shape,
+    clients: Vec<RawClient>,
+}
+
+impl RawLoad {
+    pub(crate) fn connect(address: SocketAddr, shape: Shape) -> Result<Self> {
+        let connect = || {
+            RawClient::connect(address, shape.area).map_err(|error| {
+                Failure::io(format!("cannot connect to the raw server at {address}"), &error)
+            })
+        };
+        let clients = (0..shape.threads).map(|_| connect()).collect::<Result<_>>()?;
+        Ok(Self { shape, clients })
+    }
+
+    pub(crate) fn run(&mut self, duration: Duration) -> Result<Sample> {
+        let Shape { write, block, batch, .. } = self.shape;
+        let work = self.clients.iter_mut().map(|client| -> Work<'_> {
+            Box::new(move |offset| {
+                let done = client.batch(write, offset, block, batch);
+                done.map_err(|error| Failure::io("the raw connection failed", &error))
+            })
+        });
+        measure(self.shape, duration, work.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_stay_inside_and_begin_again() {
+        let shape = Shape { write: true, block: 4, batch: 2, threads: 1, area: 24 };
+        assert_eq!(shape.offsets().take(5).collect::<Vec<_>>(), [0, 8, 16, 0, 8]);
+    }
+}

@@ -1,0 +1,201 @@
+//! WRITE trains: requests go out without waiting for the answers of those before them.
+
+use super::exchange::Exchange;
+use crate::counters::add;
+use crate::error::Break;
+use crate::frame::{HEADER_LEN, Request, STATUS_LEN};
+use crate::io::{Spans, Step};
+use crate::progress::Progress;
+
+/// Requests gathered into one call at most. Each takes up to three spans.
+const GATHER: usize = Spans::MAX / 3;
+/// No more is gathered beyond this; one request may be larger.
+const GATHER_BYTES: u64 = 256 << 10;
+/// Room for answers not looked at yet.
+const ANSWERS: usize = 64 * STATUS_LEN;
+
+/// The requests of one call and how much of each is left to send.
+struct Gathered {
+    spans: Spans,
+    heads: [[u8; HEADER_LEN]; 2 * GATHER],
+    left: [u64; GATHER],
+    first: usize,
+    len: usize,
+}
+
+impl Gathered {
+    fn new() -> Self {
+        Self {
+            spans: Spans::new(),
+            heads: [[0; HEADER_LEN]; 2 * GATHER],
+            left: [0; GATHER],
+            first: 0,
+            len: 0,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.spans.clear();
+        self.first = 0;
+        self.len = 0;
+    }
+}
+
+/// Answers received and not looked at yet.
+struct Answers {
+    bytes: [u8; ANSWERS],
+    have: usize,
+    /// The wait for the next one, from the moment when the last one came or the last request went out.
+    wait: Progress,
+}
+
+impl Exchange<'_> {
+    /// Version 2: each answer is a status. Version 1: a WRITE has none, so it is followed by a READ of its last byte
+    /// on the same connection; the peer serves requests in order, so that byte says that the body is applied.
+    pub(super) fn write(&mut self) -> Result<(), Break> {
+        let mut gathered = Gathered::new();
+        let config = self.peer.config();
+        let mut answers =
+            Answers { bytes: [0; ANSWERS], have: 0, wait: Progress::new(config.status_timeout) };
+        let mut progress = Progress::new(config.progress_timeout);
+        loop {
+            if gathered.spans.is_empty() {
+                self.gather_requests(&mut gathered);
+                progress.restart();
+            }
+            if gathered.spans.is_empty() {
+                if self.link.sent.is_empty() {
+                    return Ok(());
+                }
+                self.await_answers(&mut answers)?;
+                continue;
+            }
+            let left = self.left(&mut progress, "the peer took no data")?;
+            // SAFETY: the spans are headers in `gathered`, which does not move while they are in use, and the memory of
+            // units in `link.sent`, which are removed only after their last byte is sent.
+            let step = unsafe { self.link.wire.send(&mut gathered.spans, left) };
+            match step {
+                Ok(Step::Moved(bytes)) => {
+                    progress.moved(bytes);
+                    self.note_sent(&mut gathered, bytes as u64);
+                    answers.wait.restart();
+                    if !gathered.spans.is_empty() || self.link.sent.len() > 1 || !self.train.units.is_empty()
+                    {
+                        self.poll_answers(&mut answers)?;
+                    }
+                }
+                Ok(Step::Quiet | Step::Eof) => self.poll_answers(&mut answers)?,
+                Err(error) => {
+                    // The reason may have arrived before the connection broke.
+                    self.poll_answers(&mut answers)?;
+                    return Err(Break::from_io("sending", &error));
+                }
+            }
+        }
+    }
+
+    /// Takes the next units into one call.
+    fn gather_requests(&mut self, gathered: &mut Gathered) {
+        gathered.clear();
+        let (window, v2) = (self.window(), self.is_v2());
+        let mut bytes = 0;
+        while gathered.len < GATHER && self.link.sent.len() < window && bytes < GATHER_BYTES {
+            let Some(unit) = self.next_unit() else { break };
+            let at = gathered.len;
+            gathered.heads[2 * at] = self.header(&unit);
+            gathered.spans.push(gathered.heads[2 * at].as_mut_ptr(), HEADER_LEN);
+            gathered.spans.push(unit.start(), usize::try_from(unit.len()).unwrap_or(0));
+            let mut total = HEADER_LEN as u64 + unit.len();
+            if !v2 {
+                let last = Request {
+                    op: te_transport::Op::Read,
+                    framing: self.peer.framing(),
+                    addr: unit.remote() + (unit.len() - 1),
+                    len: 1,
+                };
+                gathered.heads[2 * at + 1] = last.encode();
+                gathered.spans.push(gathered.heads[2 * at + 1].as_mut_ptr(), HEADER_LEN);
+                total += HEADER_LEN as u64;
+            }
+            bytes += unit.len();
+            gathered.left[at] = total;
+            gathered.len += 1;
+            self.link.sent.push_back(unit);
+            self.unsent += 1;
+        }
+    }
+
+    fn note_sent(&mut self, gathered: &mut Gathered, mut bytes: u64) {
+        add(&self.peer.counters().wire_sent, bytes);
+        while bytes > 0 && gathered.first < gathered.len {
+            let left = &mut gathered.left[gathered.first];
+            if bytes < *left {
+                *left -= bytes;
+                self.begun = true;
+                return;
+            }
+            bytes -= *left;
+            gathered.first += 1;
+            self.unsent -= 1;
+            self.begun = false;
+        }
+    }
+
+    /// Takes the answers that are here.
+    fn poll_answers(&mut self, answers: &mut Answers) -> Result<(), Break> {
+        let have = answers.have;
+        match self.link.wire.try_recv(&mut answers.bytes[have..]) {
+            Ok(Step::Moved(bytes)) => self.note_answers(answers, bytes),
+            Ok(Step::Quiet) => Ok(()),
+            Ok(Step::Eof) => Err(self.closed_unanswered()),
+            Err(error) => Err(Break::from_io("waiting for answers", &error)),
+        }
+    }
+
+    /// Waits for answers: for all when there is nothing else to do, else for one, which makes room for more.
+    fn await_answers(&mut self, answers: &mut Answers) -> Result<(), Break> {
+        let all = self.train.units.is_empty();
+        let size = if self.is_v2() { STATUS_LEN } else { 1 };
+        let wanted = (self.link.sent.len() * size).min(ANSWERS);
+        let left = self.left(&mut answers.wait, "no answer after the last byte was sent")?;
+        let have = answers.have;
+        match self.link.wire.recv_bytes(&mut answers.bytes[have..wanted], all, left) {
+            Ok(Step::Moved(bytes)) => self.note_answers(answers, bytes),
+            Ok(Step::Quiet) => Ok(()),
+            Ok(Step::Eof) => Err(self.closed_unanswered()),
+            Err(error) => Err(Break::from_io("waiting for answers", &error)),
+        }
+    }
+
+    fn note_answers(&mut self, answers: &mut Answers, bytes: usize) -> Result<(), Break> {
+        self.answered = true;
+        add(&self.peer.counters().wire_received, bytes as u64);
+        answers.have += bytes;
+        answers.wait.restart();
+        let size = if self.is_v2() { STATUS_LEN } else { 1 };
+        let mut at = 0;
+        while answers.have - at >= size {
+            if let Some(status) = answers.bytes[at..].first_chunk::<STATUS_LEN>()
+                && self.is_v2()
+            {
+                Self::check_status(*status)?;
+            }
+            at += size;
+            if self.link.sent.len() <= self.unsent {
+                return Err(Break::Protocol("an answer before the request was sent".to_owned()));
+            }
+            if let Some(unit) = self.link.sent.pop_front() {
+                add(&self.peer.counters().payload_sent, unit.len());
+                self.peer.done(unit);
+            }
+        }
+        answers.bytes.copy_within(at..answers.have, 0);
+        answers.have -= at;
+        Ok(())
+    }
+
+    fn closed_unanswered(&self) -> Break {
+        let waiting = self.link.sent.len();
+        Break::closed(format!("the peer closed the connection with {waiting} requests unanswered"))
+    }
+}

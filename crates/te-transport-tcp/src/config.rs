@@ -1,0 +1,296 @@
+//! Settings of the TCP transport.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Which framing the initiator uses. The target always serves both and advertises version 2.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FramingChoice {
+    /// Version 2 with peers that advertise it, else version 1.
+    #[default]
+    Auto,
+    /// Version 1 always. Every WRITE then costs a read-back.
+    V1,
+}
+
+/// Settings of the TCP transport. Durations have millisecond resolution.
+///
+/// ```
+/// use te_transport_tcp::TcpConfig;
+/// let mut config = TcpConfig::default();
+/// config.set("connections_per_peer", "2")?;
+/// let error = config.set("connections_per_peer", "0").unwrap_err();
+/// assert_eq!(error.to_string(), "connections_per_peer = 0 is not within 1 to 64");
+/// # Ok::<(), te_transport_tcp::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TcpConfig {
+    /// Connections the initiator opens to one peer at most, on demand. 1 to 64, default 4.
+    pub connections_per_peer: usize,
+    /// Framing of the initiator, `auto` or `v1`. Default `auto`.
+    pub framing: FramingChoice,
+    /// Time to establish a connection, all addresses of the peer together. 1 ms to 600 s, default 2 s.
+    pub connect_timeout: Duration,
+    /// Time the initiator waits for a status after its last byte is sent. 1 ms to 1 h, default 30 s.
+    pub status_timeout: Duration,
+    /// Time within which a payload must advance by 64 KiB or end, on both sides. 1 ms to 1 h, default 30 s.
+    pub progress_timeout: Duration,
+    /// Requests in flight on one connection at most (version 2; version 1 has one). 1 to 1,024, default 64.
+    pub pipeline: usize,
+    /// A request of at least this many bytes is cut into stripes for several connections. 64 KiB to 2^60, default
+    /// 16 MiB.
+    pub stripe_threshold: u64,
+    /// Connections the target serves at most. 1 to 1,000,000, default 4,096.
+    pub max_connections: usize,
+    /// A connection that has not sent one whole header after this time is closed. 1 ms to 1 h, default 10 s.
+    pub silent_timeout: Duration,
+    /// Bytes of a refused request that are read and thrown away, so that the status is not lost in a reset. 0 to
+    /// 2^40, default 256 MiB.
+    pub reject_drain_bytes: u64,
+    /// Time for that. 0 to 600 s, default 2 s.
+    pub reject_drain_time: Duration,
+    /// Idle time after which the kernel asks whether the peer still exists. 1 s to 9 h, default 30 s.
+    pub keepalive: Duration,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            connections_per_peer: 4,
+            framing: FramingChoice::Auto,
+            connect_timeout: Duration::from_secs(2),
+            status_timeout: Duration::from_secs(30),
+            progress_timeout: Duration::from_secs(30),
+            pipeline: 64,
+            stripe_threshold: 16 << 20,
+            max_connections: 4096,
+            silent_timeout: Duration::from_secs(10),
+            reject_drain_bytes: 256 << 20,
+            reject_drain_time: Duration::from_secs(2),
+            keepalive: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A setting makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// There is no such setting.
+    #[error("unknown setting {key}; known are {known}")]
+    UnknownKey {
+        /// The word found.
+        key: String,
+        /// The settings, separated by commas.
+        known: String,
+    },
+    /// The value is no number, duration or word of the setting.
+    #[error("{key} = {value} is not {expected}")]
+    NotUnderstood {
+        /// The setting.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What can stand there.
+        expected: &'static str,
+    },
+    /// The value is outside its range.
+    #[error("{key} = {value} is not within {min} to {max}")]
+    OutOfRange {
+        /// The setting.
+        key: &'static str,
+        /// Its value; durations in milliseconds.
+        value: u128,
+        /// The lowest value allowed.
+        min: u128,
+        /// The highest value allowed.
+        max: u128,
+    },
+}
+
+impl ConfigError {
+    /// The setting the error is about.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::UnknownKey { key, .. } => key,
+            Self::NotUnderstood { key, .. } | Self::OutOfRange { key, .. } => key,
+        }
+    }
+
+    fn known_key(&self) -> &'static str {
+        match self {
+            Self::UnknownKey { .. } => "",
+            Self::NotUnderstood { key, .. } | Self::OutOfRange { key, .. } => key,
+        }
+    }
+
+    pub(crate) fn into_install_error(self) -> te_transport::InstallError {
+        te_transport::InstallError::Config {
+            transport: te_segment::TransportKind::TCP,
+            key: self.known_key(),
+            cause: self.to_string(),
+        }
+    }
+}
+
+const MINUTES_10: u128 = 600_000;
+const HOUR: u128 = 3_600_000;
+
+impl TcpConfig {
+    /// The settings by name.
+    pub const KEYS: [&'static str; 12] = [
+        "connections_per_peer",
+        "framing",
+        "connect_timeout",
+        "status_timeout",
+        "progress_timeout",
+        "pipeline",
+        "stripe_threshold",
+        "max_connections",
+        "silent_timeout",
+        "reject_drain_bytes",
+        "reject_drain_time",
+        "keepalive",
+    ];
+
+    /// Sets one setting from text: a whole number, a duration such as `500ms` or `30s` (a bare number means
+    /// seconds), or a word. Nothing changes on an error.
+    ///
+    /// # Errors
+    ///
+    /// Names the setting, the value and what is allowed.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
+        let mut next = self.clone();
+        match key {
+            "connections_per_peer" => next.connections_per_peer = number("connections_per_peer", value)?,
+            "framing" => next.framing = framing(value)?,
+            "connect_timeout" => next.connect_timeout = duration("connect_timeout", value)?,
+            "status_timeout" => next.status_timeout = duration("status_timeout", value)?,
+            "progress_timeout" => next.progress_timeout = duration("progress_timeout", value)?,
+            "pipeline" => next.pipeline = number("pipeline", value)?,
+            "stripe_threshold" => next.stripe_threshold = number("stripe_threshold", value)?,
+            "max_connections" => next.max_connections = number("max_connections", value)?,
+            "silent_timeout" => next.silent_timeout = duration("silent_timeout", value)?,
+            "reject_drain_bytes" => next.reject_drain_bytes = number("reject_drain_bytes", value)?,
+            "reject_drain_time" => next.reject_drain_time = duration("reject_drain_time", value)?,
+            "keepalive" => next.keepalive = duration("keepalive", value)?,
+            _ => {
+                let known = Self::KEYS.join(", ");
+                return Err(ConfigError::UnknownKey { key: key.to_owned(), known });
+            }
+        }
+        next.validate()?;
+        *self = next;
+        Ok(())
+    }
+
+    /// Checks every setting.
+    ///
+    /// # Errors
+    ///
+    /// The first setting outside its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        within("connections_per_peer", self.connections_per_peer as u128, 1..=64)?;
+        within("connect_timeout", self.connect_timeout.as_millis(), 1..=MINUTES_10)?;
+        within("status_timeout", self.status_timeout.as_millis(), 1..=HOUR)?;
+        within("progress_timeout", self.progress_timeout.as_millis(), 1..=HOUR)?;
+        within("pipeline", self.pipeline as u128, 1..=1024)?;
+        within("stripe_threshold", u128::from(self.stripe_threshold), (64 << 10)..=(1 << 60))?;
+        within("max_connections", self.max_connections as u128, 1..=1_000_000)?;
+        within("silent_timeout", self.silent_timeout.as_millis(), 1..=HOUR)?;
+        within("reject_drain_bytes", u128::from(self.reject_drain_bytes), 0..=(1 << 40))?;
+        within("reject_drain_time", self.reject_drain_time.as_millis(), 0..=MINUTES_10)?;
+        within("keepalive", self.keepalive.as_millis(), 1000..=32_400_000)
+    }
+}
+
+fn within(key: &'static str, value: u128, allowed: RangeInclusive<u128>) -> Result<(), ConfigError> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    Err(ConfigError::OutOfRange { key, value, min: *allowed.start(), max: *allowed.end() })
+}
+
+fn number<T: std::str::FromStr>(key: &'static str, value: &str) -> Result<T, ConfigError> {
+    let unclear = || ConfigError::NotUnderstood { key, value: value.to_owned(), expected: "a whole number" };
+    value.parse().map_err(|_| unclear())
+}
+
+fn duration(key: &'static str, value: &str) -> Result<Duration, ConfigError> {
+    let (digits, unit) = match value.strip_suffix("ms") {
+        Some(digits) => (digits, 1),
+        None => (value.strip_suffix('s').unwrap_or(value), 1000),
+    };
+    let expected = "a duration such as 500ms or 30s";
+    let unclear = || ConfigError::NotUnderstood { key, value: value.to_owned(), expected };
+    let count: u64 = digits.parse().map_err(|_| unclear())?;
+    Ok(Duration::from_millis(count.checked_mul(unit).ok_or_else(unclear)?))
+}
+
+fn framing(value: &str) -> Result<FramingChoice, ConfigError> {
+    match value {
+        "auto" => Ok(FramingChoice::Auto),
+        "v1" => Ok(FramingChoice::V1),
+        _ => Err(ConfigError::NotUnderstood {
+            key: "framing",
+            value: value.to_owned(),
+            expected: "auto or v1",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid() {
+        assert_eq!(TcpConfig::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn every_key_is_known_to_set() {
+        for key in TcpConfig::KEYS {
+            let value = if key == "framing" { "v1" } else { "x" };
+            let outcome = TcpConfig::default().set(key, value);
+            assert!(!matches!(outcome, Err(ConfigError::UnknownKey { .. })), "{key}");
+        }
+    }
+
+    #[test]
+    fn errors_name_key_value_and_range() {
+        let error = TcpConfig::default().set("connect_timeout", "0ms").unwrap_err();
+        assert_eq!(error.to_string(), "connect_timeout = 0 is not within 1 to 600000");
+        let error = TcpConfig::default().set("status_timeout", "soon").unwrap_err();
+        assert_eq!(error.to_string(), "status_timeout = soon is not a duration such as 500ms or 30s");
+    }
+
+    #[test]
+    fn a_refused_value_changes_nothing() {
+        let mut config = TcpConfig::default();
+        assert!(config.set("pipeline", "1025").is_err());
+        assert_eq!(config, TcpConfig::default());
+    }
+
+    #[test]
+    fn durations_are_read_in_seconds_and_milliseconds() {
+        let mut config = TcpConfig::default();
+        config.set("connect_timeout", "250ms").unwrap();
+        assert_eq!(config.connect_timeout, Duration::from_millis(250));
+        config.set("connect_timeout", "3s").unwrap();
+        assert_eq!(config.connect_timeout, Duration::from_secs(3));
+        config.set("connect_timeout", "4").unwrap();
+        assert_eq!(config.connect_timeout, Duration::from_secs(4));
+    }
+
+    #[test]
+    fn unknown_key_lists_the_known_ones() {
+        let error = TcpConfig::default().set("lanes", "4").unwrap_err();
+        assert!(error.to_string().contains("connections_per_peer"), "{error}");
+    }
+}

@@ -1,0 +1,178 @@
+//! The target's connections: who has them, and which goes when there are too many.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use te_segment::AddressRange;
+
+use crate::frame::HEADER_LEN;
+use crate::io::{Interrupter, Wire};
+
+/// A connection of the target. It is in exactly one place: parked in the table, waiting for a thread, or with one.
+pub(super) struct Connection {
+    /// Number of the connection, counting up from 2: older connections have lower numbers.
+    pub(super) id: u64,
+    pub(super) wire: Wire,
+    /// The bytes of the next header that are here already.
+    pub(super) head: [u8; HEADER_LEN],
+    pub(super) have: usize,
+    /// Whole headers received.
+    pub(super) headers: u64,
+    /// When it was accepted.
+    since: Instant,
+    pub(super) current: Arc<Current>,
+}
+
+/// The request a connection is serving, as seen by others.
+#[derive(Default)]
+pub(super) struct Current {
+    /// Start address of the memory in use, 0 when none is: no region starts there.
+    address: AtomicU64,
+}
+
+impl Current {
+    pub(super) fn set(&self, address: u64) {
+        self.address.store(address, Ordering::Release);
+    }
+
+    pub(super) fn clear(&self) {
+        self.set(0);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.address.load(Ordering::Acquire) == 0
+    }
+
+    fn is_within(&self, range: &AddressRange) -> bool {
+        range.contains(self.address.load(Ordering::Acquire))
+    }
+}
+
+struct Lent {
+    interrupter: Arc<Interrupter>,
+    current: Arc<Current>,
+}
+
+/// All connections of a target.
+#[derive(Default)]
+pub(super) struct Table {
+    /// Parked connections that have not sent a whole header yet, by age.
+    silent: BTreeMap<u64, Connection>,
+    /// Parked connections that have.
+    idle: HashMap<u64, Connection>,
+    /// Waiting for a thread.
+    pub(super) ready: VecDeque<Connection>,
+    /// Waiting for a thread or with one.
+    lent: HashMap<u64, Lent>,
+    /// Serving threads.
+    pub(super) threads: usize,
+    /// Those of them that wait for a connection.
+    pub(super) waiting: usize,
+    /// Those of them that are starting.
+    pub(super) starting: usize,
+    next: u64,
+}
+
+impl Table {
+    pub(super) fn len(&self) -> usize {
+        self.silent.len() + self.idle.len() + self.lent.len()
+    }
+
+    /// Makes room for one more within `limit` by giving up the oldest silent connection. Returns whether there is
+    /// room, and the connection to close outside the lock.
+    pub(super) fn make_room(&mut self, limit: usize) -> (bool, Option<Connection>) {
+        if self.len() < limit {
+            return (true, None);
+        }
+        let oldest = self.silent.pop_first().map(|(_, connection)| connection);
+        (oldest.is_some(), oldest)
+    }
+
+    /// Takes in a new connection.
+    pub(super) fn admit(&mut self, wire: Wire, now: Instant) -> &Connection {
+        self.next += 1;
+        let id = self.next + 1;
+        let head = [0; HEADER_LEN];
+        let connection =
+            Connection { id, wire, head, have: 0, headers: 0, since: now, current: Arc::default() };
+        self.silent.entry(id).or_insert(connection)
+    }
+
+    /// Takes back a connection that waits for its next header.
+    pub(super) fn park(&mut self, connection: Connection) -> &Connection {
+        self.lent.remove(&connection.id);
+        let id = connection.id;
+        if connection.headers == 0 {
+            return self.silent.entry(id).or_insert(connection);
+        }
+        self.idle.entry(id).or_insert(connection)
+    }
+
+    /// Queues a parked connection for a thread; whether it was there.
+    pub(super) fn lend(&mut self, id: u64) -> bool {
+        let Some(connection) = self.take_parked(id) else { return false };
+        let lent =
+            Lent { interrupter: connection.wire.interrupter().clone(), current: connection.current.clone() };
+        self.lent.insert(id, lent);
+        self.ready.push_back(connection);
+        true
+    }
+
+    /// Forgets a lent connection that is closed.
+    pub(super) fn remove(&mut self, id: u64) {
+        self.lent.remove(&id);
+    }
+
+    /// Forgets a parked connection and returns it.
+    pub(super) fn take_parked(&mut self, id: u64) -> Option<Connection> {
+        self.silent.remove(&id).or_else(|| self.idle.remove(&id))
+    }
+
+    /// The connections that came before `limit` and are still silent.
+    pub(super) fn take_silent_since(&mut self, limit: Instant) -> Vec<Connection> {
+        let mut old = Vec::new();
+        while let Some(entry) = self.silent.first_entry()
+            && entry.get().since <= limit
+        {
+            old.push(entry.remove());
+        }
+        old
+    }
+
+    /// When the oldest silent connection came.
+    pub(super) fn oldest_silent(&self) -> Option<Instant> {
+        self.silent.first_key_value().map(|(_, connection)| connection.since)
+    }
+
+    /// All parked connections and those no thread has taken yet.
+    pub(super) fn take_waiting(&mut self) -> Vec<Connection> {
+        let mut all: Vec<_> = std::mem::take(&mut self.silent).into_values().collect();
+        all.extend(std::mem::take(&mut self.idle).into_values());
+        for connection in std::mem::take(&mut self.ready) {
+            self.lent.remove(&connection.id);
+            all.push(connection);
+        }
+        all
+    }
+
+    /// Interrupts lent connections: those between requests, or all.
+    pub(super) fn interrupt_lent(&self, in_request_too: bool) {
+        for lent in self.lent.values() {
+            if in_request_too || lent.current.is_idle() {
+                lent.interrupter.interrupt();
+            }
+        }
+    }
+
+    /// Interrupts the connections that are using memory within `range`, and says how many do.
+    pub(super) fn interrupt_within(&self, range: &AddressRange) -> usize {
+        let mut count = 0;
+        for lent in self.lent.values().filter(|lent| lent.current.is_within(range)) {
+            lent.interrupter.interrupt();
+            count += 1;
+        }
+        count
+    }
+}

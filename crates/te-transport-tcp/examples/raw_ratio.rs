@@ -1,6 +1,7 @@
 //! Compares this transport with a raw pair of blocking sockets that speaks the same framing: 24-byte header, payload,
 //! 8-byte status, same block, same number in flight, one connection. The two take turns, each in its own process pair;
-//! reported are medians and the median of the ratios of neighbours.
+//! reported are medians and the median of the ratios of neighbours, by the wall clock and by the processor time of both
+//! ends, which a busy machine disturbs less.
 //!
 //! `raw_ratio [SECONDS_PER_TURN] [TURNS] [FILTER]`; build in release mode.
 
@@ -84,8 +85,8 @@ fn start(args: &[&str]) -> (Child, Vec<u64>) {
     (child, line.split_whitespace().map(|word| word.parse().unwrap()).collect())
 }
 
-/// GB/s of the raw pair.
-fn raw(stream: &mut TcpStream, op: Op, block: usize, depth: u64, time: Duration) -> f64 {
+/// GB moved by the raw pair, and in which time.
+fn raw(stream: &mut TcpStream, op: Op, block: usize, depth: u64, time: Duration) -> (f64, f64) {
     let mut buffer = vec![1_u8; block];
     let mut header = [0; 24];
     header[16] = u8::from(op == Op::Write);
@@ -111,10 +112,10 @@ fn raw(stream: &mut TcpStream, op: Op, block: usize, depth: u64, time: Duration)
         }
         done += 1;
     }
-    done as f64 * block as f64 / start.elapsed().as_secs_f64() / 1e9
+    (done as f64 * block as f64 / 1e9, start.elapsed().as_secs_f64())
 }
 
-/// GB/s of the transport.
+/// GB moved by the transport, and in which time.
 #[allow(clippy::too_many_arguments, reason = "a benchmark case")]
 fn te(
     path: &Arc<dyn Path>,
@@ -125,7 +126,7 @@ fn te(
     depth: u64,
     mode: SubmitMode,
     time: Duration,
-) -> f64 {
+) -> (f64, f64) {
     let start = Instant::now();
     let mut done = 0;
     while start.elapsed() < time {
@@ -141,7 +142,23 @@ fn te(
         }
         done += depth;
     }
-    done as f64 * block as f64 / start.elapsed().as_secs_f64() / 1e9
+    (done as f64 * block as f64 / 1e9, start.elapsed().as_secs_f64())
+}
+
+/// Processor time of all threads of a process, in seconds.
+fn processor(pid: u32) -> f64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let spent = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok());
+    let nanoseconds = spent.filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    nanoseconds.sum::<u64>() as f64 / 1e9
+}
+
+/// GB moved by `work` per second, and per second of processor time of this process and `other`.
+fn measured(other: u32, work: impl FnOnce() -> (f64, f64)) -> (f64, f64) {
+    let before = processor(std::process::id()) + processor(other);
+    let (gigabytes, seconds) = work();
+    let spent = processor(std::process::id()) + processor(other) - before;
+    (gigabytes / seconds, gigabytes / spent)
 }
 
 fn median(values: &mut [f64]) -> f64 {
@@ -155,7 +172,7 @@ fn compare(time: Duration, turns: usize, filter: &str) {
     let (mut target, words) = start(&["te-target"]);
     let (port, remote) = (u16::try_from(words[0]).unwrap(), words[1]);
     let path = node.transport.path(&descriptor("127.0.0.1", port, TcpFraming::V2, None)).unwrap();
-    println!("case                                raw GB/s   te GB/s   ratio");
+    println!("case                                raw GB/s   te GB/s   ratio   of GB per processor second");
     for op in [Op::Write, Op::Read] {
         for mode in [SubmitMode::CallerRuns, SubmitMode::Background] {
             for (block, depth) in [
@@ -175,21 +192,24 @@ fn compare(time: Duration, turns: usize, filter: &str) {
                 let (mut raw_child, words) = start(&["raw-target", &block.to_string()]);
                 let mut stream = TcpStream::connect(("127.0.0.1", u16::try_from(words[0]).unwrap())).unwrap();
                 stream.set_nodelay(true).unwrap();
-                let (mut raws, mut tes, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+                let (mut raws, mut tes, mut ratios, mut costs) = (vec![], vec![], vec![], vec![]);
                 for _ in 0..turns {
-                    let one = raw(&mut stream, op, block, depth, time);
-                    let two = te(&path, &local, remote, op, block, depth, mode, time);
-                    raws.push(one);
-                    tes.push(two);
-                    ratios.push(two / one);
+                    let one = measured(raw_child.id(), || raw(&mut stream, op, block, depth, time));
+                    let two =
+                        measured(target.id(), || te(&path, &local, remote, op, block, depth, mode, time));
+                    raws.push(one.0);
+                    tes.push(two.0);
+                    ratios.push(two.0 / one.0);
+                    costs.push(two.1 / one.1);
                 }
                 drop(stream);
                 raw_child.wait().unwrap();
                 println!(
-                    "{name:<36} {:>7.3}   {:>7.3}   {:>5.2}",
+                    "{name:<36} {:>7.3}   {:>7.3}   {:>5.2}   {:>5.2}",
                     median(&mut raws),
                     median(&mut tes),
-                    median(&mut ratios)
+                    median(&mut ratios),
+                    median(&mut costs)
                 );
             }
         }

@@ -199,7 +199,9 @@ impl Wire {
         let fd = self.fd;
         let step = spans.with_message(|message| {
             // SAFETY: the message's ranges are mapped, which the caller upholds; the descriptor is ours and open.
-            retry(|| unsafe { libc::sendmsg(fd, message, flags | libc::MSG_NOSIGNAL) })
+            retry(|| unsafe {
+                libc::syscall(libc::SYS_sendmsg, fd, ptr::from_mut(message), flags | libc::MSG_NOSIGNAL)
+            })
         })?;
         if let Step::Moved(bytes) = step {
             spans.advance(bytes);
@@ -225,16 +227,17 @@ impl Wire {
         spans.with_message(|message| {
             // SAFETY: the message's ranges are mapped and may be written, which the caller upholds; the descriptor is
             // ours and open.
-            retry(|| unsafe { libc::recvmsg(fd, message, flags) })
+            retry(|| unsafe { libc::syscall(libc::SYS_recvmsg, fd, ptr::from_mut(message), flags) })
         })
     }
 
     /// Sends `bytes` or a first part of them within `left`.
     pub(crate) fn send_bytes(&mut self, bytes: &[u8], left: Duration) -> io::Result<Step> {
-        let mut spans = Spans::new();
-        spans.push(bytes.as_ptr().cast_mut(), bytes.len());
-        // SAFETY: the one range is the borrowed slice, which sending only reads.
-        unsafe { self.send(&mut spans, left) }
+        let Some(flags) = self.blocking_flags(left, PollFlags::OUT, 0)? else { return Ok(Step::Quiet) };
+        let (fd, start, len) = (self.fd, bytes.as_ptr(), bytes.len());
+        let (flags, none) = (flags | libc::MSG_NOSIGNAL, ptr::null::<libc::sockaddr>());
+        // SAFETY: the bytes are borrowed during the call and only read; no address is given.
+        retry(|| unsafe { libc::syscall(libc::SYS_sendto, fd, start, len, flags, none, 0) })
     }
 
     /// Receives into `buffer` within `left`. With `all` it waits until the buffer is full or the time is up, else for
@@ -258,15 +261,15 @@ impl Wire {
     /// Throws away received bytes, at most `most`, within `left`. Nothing is copied.
     pub(crate) fn discard(&mut self, most: usize, left: Duration) -> io::Result<Step> {
         let Some(flags) = self.blocking_flags(left, PollFlags::IN, 0)? else { return Ok(Step::Quiet) };
-        let (fd, most) = (self.fd, most.min(1 << 30));
+        let (fd, most, flags) = (self.fd, most.min(1 << 30), flags | libc::MSG_TRUNC);
         // SAFETY: for a TCP socket `MSG_TRUNC` discards the bytes and never writes to the buffer, so null is allowed.
-        retry(|| unsafe { libc::recv(fd, ptr::null_mut(), most, flags | libc::MSG_TRUNC) })
+        retry(|| unsafe { recv(fd, ptr::null_mut(), most, flags) })
     }
 
     fn recv_slice(&mut self, buffer: &mut [u8], flags: libc::c_int) -> io::Result<Step> {
         let (fd, start, len) = (self.fd, buffer.as_mut_ptr(), buffer.len());
         // SAFETY: the buffer is borrowed exclusively during the call; the descriptor is ours and open.
-        retry(|| unsafe { libc::recv(fd, start.cast(), len, flags) })
+        retry(|| unsafe { recv(fd, start, len, flags) })
     }
 
     /// The flags for a call that may last `left`: it blocks if a tick fits, else it is polled for here and does not
@@ -314,10 +317,20 @@ pub(crate) fn poll(fd: BorrowedFd<'_>, events: PollFlags, left: Duration) -> io:
     }
 }
 
-fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<Step> {
+/// The system call itself: the C library's function is a cancellation point, which costs two atomic operations.
+///
+/// # Safety
+///
+/// `len` bytes from `start` may be written, or the flags say that none will be.
+unsafe fn recv(fd: RawFd, start: *mut u8, len: usize, flags: libc::c_int) -> libc::c_long {
+    let (none, no_len) = (ptr::null_mut::<libc::sockaddr>(), ptr::null_mut::<libc::socklen_t>());
+    // SAFETY: the caller upholds what concerns the buffer; no address is asked for.
+    unsafe { libc::syscall(libc::SYS_recvfrom, fd, start, len, flags, none, no_len) }
+}
+
+fn retry(mut call: impl FnMut() -> libc::c_long) -> io::Result<Step> {
     loop {
-        let result = call();
-        if let Ok(bytes) = usize::try_from(result) {
+        if let Ok(bytes) = usize::try_from(call()) {
             return Ok(if bytes == 0 { Step::Eof } else { Step::Moved(bytes) });
         }
         let error = io::Error::last_os_error();

@@ -1,4 +1,5 @@
 //! Cancellation, deadlines and shutdown while work is in flight.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 mod common;
 

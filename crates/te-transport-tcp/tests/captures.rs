@@ -1,5 +1,6 @@
 //! Streams recorded between two reference engines, replayed: the initiator's bytes to our target, and our initiator's
 //! bytes compared with the recorded ones.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 mod common;
 

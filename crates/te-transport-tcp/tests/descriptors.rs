@@ -1,4 +1,5 @@
 //! File descriptors and threads. One test in a process of its own, because it counts those of the process.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 mod common;
 

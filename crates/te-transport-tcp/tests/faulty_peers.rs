@@ -1,4 +1,5 @@
 //! The initiator against targets that do not behave.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 mod common;
 

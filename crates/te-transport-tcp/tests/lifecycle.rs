@@ -1,4 +1,5 @@
 //! Installation, advertisement, paths and their connections.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What the target refuses, and how the initiator reports it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 mod common;
 

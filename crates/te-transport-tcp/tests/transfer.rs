@@ -1,4 +1,5 @@
 //! Transfers between two transports over real sockets.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 mod common;
 

@@ -99,7 +99,11 @@ const TABLE: &[Row] = &[
         tests_may_use: &[],
     },
     // Whole engines, through the facade.
-    Row { crates: "te-tests", may_use: &[], tests_may_use: &["te", "te-engine", "te-segment", "te-testkit"] },
+    Row {
+        crates: "te-tests",
+        may_use: &[],
+        tests_may_use: &["te", "te-engine", "te-segment", "te-testkit", "te-metadata-*"],
+    },
     Row { crates: "xtask", may_use: &[], tests_may_use: &[] },
 ];
 

@@ -1,5 +1,6 @@
 //! Executing a train on one connection: what both directions share.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -39,11 +40,13 @@ pub(super) struct Exchange<'a> {
     pub(super) begun: bool,
     /// Whether the peer has answered anything in this train.
     pub(super) answered: bool,
+    /// The last look at the clock.
+    pub(super) looked: Cell<Instant>,
 }
 
 impl<'a> Exchange<'a> {
-    pub(super) fn new(peer: &'a Peer, link: &'a mut Link, train: &'a mut Train) -> Self {
-        Self { peer, link, train, unsent: 0, begun: false, answered: false }
+    pub(super) fn new(peer: &'a Peer, link: &'a mut Link, train: &'a mut Train, now: Instant) -> Self {
+        Self { peer, link, train, unsent: 0, begun: false, answered: false, looked: Cell::new(now) }
     }
 
     /// Runs the train to its end or to what breaks it.
@@ -91,6 +94,7 @@ impl<'a> Exchange<'a> {
     /// Time left for the next call, by `progress` and the deadline.
     pub(super) fn left(&self, progress: &mut Progress, waiting_for: &str) -> Result<Duration, Break> {
         let now = Instant::now();
+        self.looked.set(now);
         if self.train.scope.cancelled().is_some() || now >= self.train.deadline {
             return Err(Break::Ended);
         }

@@ -40,6 +40,7 @@ impl Lease {
     /// Executes a train. Every unit of it is resolved or given back to the queue when this returns.
     pub(super) fn drive(&mut self, mut train: Train) {
         loop {
+            let now = Instant::now();
             if train.units.is_empty() {
                 self.peer.refill(&mut train);
             }
@@ -50,14 +51,14 @@ impl Lease {
             {
                 return self.give_up(train);
             }
-            if !self.is_usable() {
+            if !self.is_usable(now) {
                 self.discard();
                 let started_at = self.peer.state.lock().next_seq;
                 if let Err(error) = self.connect(&train) {
                     return self.not_connected(train, error, started_at);
                 }
             }
-            self.execute(&mut train);
+            self.execute(&mut train, now);
         }
     }
 
@@ -68,9 +69,9 @@ impl Lease {
     }
 
     /// Whether there is a connection that the peer has not closed.
-    fn is_usable(&mut self) -> bool {
+    fn is_usable(&mut self, now: Instant) -> bool {
         let Some(link) = &mut self.link else { return false };
-        let fresh = link.used.is_none_or(|used| used.elapsed() < UNSUSPECTED);
+        let fresh = link.used.is_none_or(|used| now.saturating_duration_since(used) < UNSUSPECTED);
         let usable = fresh || matches!(link.wire.peek(), Ok(Step::Quiet));
         usable && !link.wire.interrupter().is_interrupted()
     }
@@ -141,16 +142,16 @@ impl Lease {
     }
 
     /// Runs the train on the connection until it is through or the connection is unusable.
-    fn execute(&mut self, train: &mut Train) {
+    fn execute(&mut self, train: &mut Train, now: Instant) {
         let Some(link) = &mut self.link else { return };
         let guard = train.scope.attach(link.wire.interrupter().clone());
-        let mut exchange = Exchange::new(&self.peer, link, train);
+        let mut exchange = Exchange::new(&self.peer, link, train, now);
         let result = exchange.run();
-        let (started, answered) = (exchange.started(), exchange.answered);
+        let (started, answered, looked) = (exchange.started(), exchange.answered, exchange.looked.get());
         drop(guard);
         match result {
             Ok(()) => {
-                link.used = Some(Instant::now());
+                link.used = Some(looked);
                 // Cancelled before the guard was dropped: the hook may still be about to shut this connection down.
                 if train.scope.cancelled().is_some() || link.wire.interrupter().is_interrupted() {
                     self.discard();

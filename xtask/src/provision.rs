@@ -21,16 +21,6 @@ pub(crate) struct Need {
     pub(crate) package: &'static str,
 }
 
-/// What building and testing the workspace needs besides the toolchain: the etcd client's code is generated when it is
-/// built, and stores are tested against real servers, which the tests start themselves.
-pub(crate) const WORKSPACE: [Need; 5] = [
-    Need { what: What::Program("protoc"), package: "protobuf-compiler" },
-    Need { what: What::File("/usr/include/google/protobuf/descriptor.proto"), package: "libprotobuf-dev" },
-    Need { what: What::Program("etcd"), package: "etcd-server" },
-    Need { what: What::Program("etcdctl"), package: "etcd-client" },
-    Need { what: What::Program("redis-server"), package: "redis-server" },
-];
-
 /// How to see that a need is met.
 pub(crate) enum What {
     Program(&'static str),
@@ -79,6 +69,7 @@ pub(crate) fn testing() -> Result<()> {
     building()?;
     debian(&[
         Need { what: What::Program("etcd"), package: "etcd-server" },
+        Need { what: What::Program("etcdctl"), package: "etcd-client" },
         Need { what: What::Program("redis-server"), package: "redis-server" },
         Need { what: What::Program("chromium"), package: "chromium" },
     ])

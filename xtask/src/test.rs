@@ -48,10 +48,6 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
         return Err(format!("no stage `{stranger}`; there are {}", names.join(", ")).into());
     }
     let workspace = Workspace::load()?;
-    // Without them the stages that build say so in their own words, and the others run all the same.
-    if let Err(error) = provision::debian(&provision::WORKSPACE) {
-        println!("{error}");
-    }
     let mut rows = Vec::new();
     for stage in STAGES {
         let wanted = only.as_ref().is_none_or(|only| only.iter().any(|s| s == stage.name));

@@ -3,7 +3,9 @@
 //! reported are medians and the median of the ratios of neighbours, by the wall clock and by the processor time of both
 //! ends, which a busy machine disturbs less.
 //!
-//! `raw_ratio [SECONDS_PER_TURN] [TURNS] [FILTER]`; build in release mode.
+//! `raw_ratio [SECONDS_PER_TURN] [TURNS] [FILTER] [CPU_OF_TARGETS]`; build in release mode. Start it under `taskset -c N`
+//! and name another processor for the targets to keep the two ends apart, or the same to keep them together: where the
+//! scheduler puts them decides more than anything else.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may stop at any failure")]
 
@@ -31,7 +33,8 @@ fn main() {
         first => {
             let seconds: f64 = first.map_or(0.3, |text| text.parse().unwrap());
             let turns = args.next().map_or(7, |text| text.parse().unwrap());
-            compare(Duration::from_secs_f64(seconds), turns, &args.next().unwrap_or_default());
+            let filter = args.next().unwrap_or_default();
+            compare(Duration::from_secs_f64(seconds), turns, &filter, args.next().as_deref());
         }
     }
 }
@@ -73,13 +76,17 @@ fn te_target() {
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-fn start(args: &[&str]) -> (Child, Vec<u64>) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+fn start(cpu: Option<&str>, args: &[&str]) -> (Child, Vec<u64>) {
+    let own = std::env::current_exe().unwrap();
+    let mut command = match cpu {
+        Some(cpu) => {
+            let mut taskset = Command::new("taskset");
+            taskset.args(["-c", cpu]).arg(own);
+            taskset
+        }
+        None => Command::new(own),
+    };
+    let mut child = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     (child, line.split_whitespace().map(|word| word.parse().unwrap()).collect())
@@ -166,10 +173,10 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-fn compare(time: Duration, turns: usize, filter: &str) {
+fn compare(time: Duration, turns: usize, filter: &str, cpu: Option<&str>) {
     let node = Node::new();
     let local = node.region(AREA, Access::LOCAL);
-    let (mut target, words) = start(&["te-target"]);
+    let (mut target, words) = start(cpu, &["te-target"]);
     let (port, remote) = (u16::try_from(words[0]).unwrap(), words[1]);
     let path = node.transport.path(&descriptor("127.0.0.1", port, TcpFraming::V2, None)).unwrap();
     println!("case                                raw GB/s   te GB/s   ratio   of GB per processor second");
@@ -189,7 +196,7 @@ fn compare(time: Duration, turns: usize, filter: &str) {
                 if !name.contains(filter) {
                     continue;
                 }
-                let (mut raw_child, words) = start(&["raw-target", &block.to_string()]);
+                let (mut raw_child, words) = start(cpu, &["raw-target", &block.to_string()]);
                 let mut stream = TcpStream::connect(("127.0.0.1", u16::try_from(words[0]).unwrap())).unwrap();
                 stream.set_nodelay(true).unwrap();
                 let (mut raws, mut tes, mut ratios, mut costs) = (vec![], vec![], vec![], vec![]);

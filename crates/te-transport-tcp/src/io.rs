@@ -36,6 +36,17 @@ pub(crate) enum Step {
     Eof,
 }
 
+/// For what a receiving call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing: it takes what is there.
+    No,
+    /// The first byte.
+    Some,
+    /// All bytes asked for.
+    All,
+}
+
 /// A list of memory ranges for one call, at most `MAX`.
 ///
 /// It holds addresses, not references: the bytes may be registered memory, of which no reference may exist.
@@ -83,6 +94,14 @@ impl Spans {
             }
             bytes -= span.iov_len;
             self.first += 1;
+        }
+    }
+
+    /// The first [`CALL_BYTES`] bytes, if they are in one range.
+    fn only(&self) -> Option<(*mut u8, usize)> {
+        match &self.list[self.first..self.len] {
+            [span] => Some((span.iov_base.cast(), span.iov_len.min(CALL_BYTES))),
+            _ => None,
         }
     }
 
@@ -209,21 +228,22 @@ impl Wire {
         Ok(step)
     }
 
-    /// Receives into the first bytes of `spans` within `left`, as many as fit unless the time runs out. The list is
-    /// not moved on.
+    /// Receives into the first bytes of `spans`, waiting no longer than `left`. The list is not moved on.
     ///
     /// # Safety
     ///
     /// Every range of `spans` is mapped during the call, and writes by the kernel are among the accesses that its
     /// other users are prepared for.
-    pub(crate) unsafe fn recv(&mut self, spans: &mut Spans, left: Duration) -> io::Result<Step> {
+    pub(crate) unsafe fn recv(&mut self, spans: &mut Spans, wait: Wait, left: Duration) -> io::Result<Step> {
         if spans.is_empty() {
             return Ok(Step::Quiet);
         }
-        let Some(flags) = self.blocking_flags(left, PollFlags::IN, libc::MSG_WAITALL)? else {
-            return Ok(Step::Quiet);
-        };
+        let Some(flags) = self.receiving_flags(wait, left)? else { return Ok(Step::Quiet) };
         let fd = self.fd;
+        if let Some((start, len)) = spans.only() {
+            // SAFETY: as below, for the one range; this call spares the kernel the copying of a message.
+            return retry(|| unsafe { recv(fd, start, len, flags) });
+        }
         spans.with_message(|message| {
             // SAFETY: the message's ranges are mapped and may be written, which the caller upholds; the descriptor is
             // ours and open.
@@ -240,17 +260,10 @@ impl Wire {
         retry(|| unsafe { libc::syscall(libc::SYS_sendto, fd, start, len, flags, none, 0) })
     }
 
-    /// Receives into `buffer` within `left`. With `all` it waits until the buffer is full or the time is up, else for
-    /// the first byte.
-    pub(crate) fn recv_bytes(&mut self, buffer: &mut [u8], all: bool, left: Duration) -> io::Result<Step> {
-        let fill = if all { libc::MSG_WAITALL } else { 0 };
-        let Some(flags) = self.blocking_flags(left, PollFlags::IN, fill)? else { return Ok(Step::Quiet) };
+    /// Receives into `buffer`, waiting no longer than `left`.
+    pub(crate) fn recv_bytes(&mut self, buffer: &mut [u8], wait: Wait, left: Duration) -> io::Result<Step> {
+        let Some(flags) = self.receiving_flags(wait, left)? else { return Ok(Step::Quiet) };
         self.recv_slice(buffer, flags)
-    }
-
-    /// Receives what is there now.
-    pub(crate) fn try_recv(&mut self, buffer: &mut [u8]) -> io::Result<Step> {
-        self.recv_slice(buffer, libc::MSG_DONTWAIT)
     }
 
     /// Whether bytes or the end of the stream are waiting, without taking them.
@@ -270,6 +283,14 @@ impl Wire {
         let (fd, start, len) = (self.fd, buffer.as_mut_ptr(), buffer.len());
         // SAFETY: the buffer is borrowed exclusively during the call; the descriptor is ours and open.
         retry(|| unsafe { recv(fd, start, len, flags) })
+    }
+
+    fn receiving_flags(&self, wait: Wait, left: Duration) -> io::Result<Option<i32>> {
+        match wait {
+            Wait::No => Ok(Some(libc::MSG_DONTWAIT)),
+            Wait::Some => self.blocking_flags(left, PollFlags::IN, 0),
+            Wait::All => self.blocking_flags(left, PollFlags::IN, libc::MSG_WAITALL),
+        }
     }
 
     /// The flags for a call that may last `left`: it blocks if a tick fits, else it is polled for here and does not
@@ -367,7 +388,7 @@ mod tests {
     fn a_short_wait_ends_in_time() {
         let (mut wire, _other) = pair();
         let start = Instant::now();
-        let step = wire.recv_bytes(&mut [0; 8], true, Duration::from_millis(20)).unwrap();
+        let step = wire.recv_bytes(&mut [0; 8], Wait::All, Duration::from_millis(20)).unwrap();
         assert_eq!(step, Step::Quiet);
         assert!(start.elapsed() >= Duration::from_millis(19));
         assert!(start.elapsed() < Duration::from_millis(90));
@@ -376,7 +397,7 @@ mod tests {
     #[test]
     fn a_long_wait_ends_after_a_tick() {
         let (mut wire, _other) = pair();
-        assert_eq!(wire.recv_bytes(&mut [0; 8], true, Duration::from_secs(60)).unwrap(), Step::Quiet);
+        assert_eq!(wire.recv_bytes(&mut [0; 8], Wait::All, Duration::from_secs(60)).unwrap(), Step::Quiet);
     }
 
     #[test]
@@ -384,7 +405,7 @@ mod tests {
         let (mut wire, _other) = pair();
         let interrupter = wire.interrupter().clone();
         let waker = std::thread::spawn(move || interrupter.interrupt());
-        assert_eq!(wire.recv_bytes(&mut [0; 8], true, Duration::from_secs(60)).unwrap(), Step::Eof);
+        assert_eq!(wire.recv_bytes(&mut [0; 8], Wait::All, Duration::from_secs(60)).unwrap(), Step::Eof);
         waker.join().unwrap();
     }
 
@@ -396,7 +417,7 @@ mod tests {
         let (mut next, mut other) = pair();
         interrupter.interrupt();
         io::Write::write_all(&mut other, b"x").unwrap();
-        assert_eq!(next.recv_bytes(&mut [0], true, Duration::from_secs(5)).unwrap(), Step::Moved(1));
+        assert_eq!(next.recv_bytes(&mut [0], Wait::All, Duration::from_secs(5)).unwrap(), Step::Moved(1));
     }
 
     #[test]

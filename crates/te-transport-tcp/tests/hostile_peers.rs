@@ -51,6 +51,24 @@ fn unknown_opcode_closes_the_connection() {
     }
 }
 
+/// What was applied before the stream went wrong is still acknowledged.
+#[test]
+fn writes_before_an_unknown_opcode_are_acknowledged() {
+    let node = Node::new();
+    let region = node.region(4096, Access::REMOTE);
+    let mut stream = connect(&node);
+    let mut requests = Vec::new();
+    for _ in 0..3 {
+        requests.extend(v2(Op::Write, region.range().start(), 16));
+        requests.extend([1; 16]);
+    }
+    requests.extend([0x55; 24]);
+    stream.write_all(&requests).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, [Status::Ok.encode(); 3].as_flattened());
+}
+
 #[test]
 fn padding_bytes_are_ignored() {
     let node = Node::new();

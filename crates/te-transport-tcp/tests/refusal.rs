@@ -62,6 +62,29 @@ fn every_range_outside_one_region_is_refused_with_a_status_and_a_close() {
     assert_eq!(node.transport.counters().refused, 2 * cases.len() as u64);
 }
 
+/// The statuses of what was served before the refusal come before it.
+#[test]
+fn pipelined_writes_before_a_refused_one_are_acknowledged() {
+    let node = Node::new();
+    let region = node.region(4096, Access::REMOTE);
+    let mut stream = connect(&node);
+    let mut requests = Vec::new();
+    for index in 0..50_u64 {
+        requests.extend(header(Op::Write, V2, region.range().start() + index * 16, 16));
+        requests.extend([index as u8 + 1; 16]);
+    }
+    requests.extend(header(Op::Write, V2, region.range().end(), 16));
+    requests.extend([0xee; 16]);
+    requests.extend(header(Op::Write, V2, region.range().start(), 16));
+    requests.extend([0xee; 16]);
+    stream.write_all(&requests).unwrap();
+    let expected = [[Status::Ok.encode(); 50].as_flattened(), &Status::REJECTED.encode()].concat();
+    assert_eq!(answer(&mut stream), expected);
+    for index in 0..50_u64 {
+        assert_eq!(bytes(&region, index * 16, 16), [index as u8 + 1; 16]);
+    }
+}
+
 #[test]
 fn access_is_enforced_in_each_direction() {
     let node = Node::new();

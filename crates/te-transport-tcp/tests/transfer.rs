@@ -195,6 +195,8 @@ fn wire_bytes_stay_within_one_percent_of_the_payload() {
         let hold = local.hold(0, size).unwrap();
         assert!(transfer(&path, op, hold, remote.range().start(), SubmitMode::CallerRuns).is_done());
     }
+    // The target counts after it has answered.
+    common::eventually("counted", || target.transport.counters().payload_sent == size);
     for counters in [initiator.transport.counters(), target.transport.counters()] {
         assert_eq!(counters.payload_sent, size);
         assert_eq!(counters.payload_received, size);

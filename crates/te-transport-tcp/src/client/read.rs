@@ -4,7 +4,7 @@ use super::exchange::Exchange;
 use crate::counters::add;
 use crate::error::Break;
 use crate::frame::{HEADER_LEN, STATUS_LEN};
-use crate::io::{Spans, Step};
+use crate::io::{Spans, Step, Wait};
 use crate::progress::Progress;
 
 /// Answers taken with one call at most. Each takes two spans.
@@ -45,7 +45,7 @@ impl Exchange<'_> {
             };
             // SAFETY: the spans are statuses in `arrived`, which does not move while they are in use, and the memory of
             // units in `link.sent`, which stay there until their last byte is here; it is registered memory.
-            let step = unsafe { self.link.wire.recv(&mut spans, left) };
+            let step = unsafe { self.link.wire.recv(&mut spans, Wait::All, left) };
             match step {
                 Ok(Step::Moved(bytes)) => {
                     progress.moved(bytes);

@@ -1,16 +1,18 @@
 //! WRITE trains: requests go out without waiting for the answers of those before them.
 
+use std::time::Duration;
+
 use super::exchange::Exchange;
 use crate::counters::add;
 use crate::error::Break;
 use crate::frame::{HEADER_LEN, Request, STATUS_LEN};
-use crate::io::{Spans, Step};
+use crate::io::{Spans, Step, Wait};
 use crate::progress::Progress;
 
 /// Requests gathered into one call at most. Each takes up to three spans.
 const GATHER: usize = Spans::MAX / 3;
 /// No more is gathered beyond this; one request may be larger.
-const GATHER_BYTES: u64 = 256 << 10;
+const GATHER_BYTES: u64 = 1 << 20;
 /// Room for answers not looked at yet.
 const ANSWERS: usize = 64 * STATUS_LEN;
 
@@ -144,7 +146,7 @@ impl Exchange<'_> {
     /// Takes the answers that are here.
     fn poll_answers(&mut self, answers: &mut Answers) -> Result<(), Break> {
         let have = answers.have;
-        match self.link.wire.try_recv(&mut answers.bytes[have..]) {
+        match self.link.wire.recv_bytes(&mut answers.bytes[have..], Wait::No, Duration::ZERO) {
             Ok(Step::Moved(bytes)) => self.note_answers(answers, bytes),
             Ok(Step::Quiet) => Ok(()),
             Ok(Step::Eof) => Err(self.closed_unanswered()),
@@ -154,12 +156,12 @@ impl Exchange<'_> {
 
     /// Waits for answers: for all when there is nothing else to do, else for one, which makes room for more.
     fn await_answers(&mut self, answers: &mut Answers) -> Result<(), Break> {
-        let all = self.train.units.is_empty();
+        let wait = if self.train.units.is_empty() { Wait::All } else { Wait::Some };
         let size = if self.is_v2() { STATUS_LEN } else { 1 };
         let wanted = (self.link.sent.len() * size).min(ANSWERS);
         let left = self.left(&mut answers.wait, "no answer after the last byte was sent")?;
         let have = answers.have;
-        match self.link.wire.recv_bytes(&mut answers.bytes[have..wanted], all, left) {
+        match self.link.wire.recv_bytes(&mut answers.bytes[have..wanted], wait, left) {
             Ok(Step::Moved(bytes)) => self.note_answers(answers, bytes),
             Ok(Step::Quiet) => Ok(()),
             Ok(Step::Eof) => Err(self.closed_unanswered()),

@@ -10,8 +10,13 @@ use super::Shared;
 use super::table::Connection;
 use crate::counters::add;
 use crate::frame::{HEADER_LEN, Request, STATUS_LEN, Status};
-use crate::io::{Spans, Step, TICK};
+use crate::io::{Spans, Step, TICK, Wait};
 use crate::progress::Progress;
+
+/// Payloads up to this are taken together with the header behind them.
+const SMALL: usize = 64 << 10;
+/// Statuses owed at most.
+const OWED: usize = 32;
 
 /// What becomes of a connection that a thread gives up.
 pub(super) enum Next {
@@ -28,7 +33,11 @@ pub(super) fn serve(shared: &Shared, mut connection: Connection) -> Next {
             Header::Whole(request) => {
                 let served = serve_request(shared, &mut connection, &request);
                 connection.current.clear();
-                if !served || shared.is_stopping() {
+                if !served {
+                    return Next::Close(connection);
+                }
+                if shared.is_stopping() {
+                    settle(shared, &mut connection);
                     return Next::Close(connection);
                 }
             }
@@ -47,11 +56,13 @@ enum Header {
 
 /// Reads the next header. A part of one stays in the connection, so that a slow sender keeps no thread.
 fn read_header(shared: &Shared, connection: &mut Connection) -> Header {
+    if connection.have < HEADER_LEN && !settle(shared, connection) {
+        return Header::Unusable;
+    }
     let Connection { wire, head, have, .. } = connection;
-    let wait = if shared.may_linger() { TICK } else { Duration::ZERO };
+    let left = if shared.may_linger() { TICK } else { Duration::ZERO };
     while *have < HEADER_LEN {
-        // A zero wait polls: what is there is taken.
-        match wire.recv_bytes(&mut head[*have..], true, wait) {
+        match wire.recv_bytes(&mut head[*have..], Wait::All, left) {
             Ok(Step::Moved(bytes)) => *have += bytes,
             Ok(Step::Quiet) => return Header::Waiting,
             Ok(Step::Eof) | Err(_) => return Header::Unusable,
@@ -64,6 +75,7 @@ fn read_header(shared: &Shared, connection: &mut Connection) -> Header {
         Ok(request) => Header::Whole(request),
         Err(error) => {
             tracing::debug!(target: "te::transport_tcp", connection = connection.id, %error, "closing");
+            settle(shared, connection);
             Header::Unusable
         }
     }
@@ -98,41 +110,64 @@ fn serve_request(shared: &Shared, connection: &mut Connection, request: &Request
 }
 
 /// Takes the payload of a WRITE; the status says that the last byte is in memory.
+///
+/// With a small payload the header behind it is taken along if it is there. Then the peer has more under way, and the
+/// status is owed: it is sent with others, before anything is waited for.
 fn receive(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpFraming) -> bool {
     let Ok(len) = usize::try_from(hold.len()) else { return false };
     let mut spans = Spans::new();
     spans.push(hold.as_ptr(), len);
+    let ahead = len <= SMALL;
+    if ahead {
+        spans.push(connection.head.as_mut_ptr(), HEADER_LEN);
+    }
     let mut progress = Progress::new(shared.config.progress_timeout);
-    let mut moved = 0;
-    while !spans.is_empty() {
+    let mut missing = len;
+    while missing > 0 {
         let Some(left) = progress.left(Instant::now()) else { break };
-        // SAFETY: the range is the hold's, which is mapped while it lives; users of registered memory expect writes.
-        let step = unsafe { connection.wire.recv(&mut spans, left) };
+        let wait = match (connection.owed, ahead) {
+            (1.., _) => Wait::No,
+            (0, true) => Wait::Some,
+            (0, false) => Wait::All,
+        };
+        // SAFETY: the ranges are the hold's, which is mapped while it lives and whose users expect writes, and the
+        // connection's header, which is borrowed exclusively.
+        let step = unsafe { connection.wire.recv(&mut spans, wait, left) };
         match step {
             Ok(Step::Moved(bytes)) => {
                 spans.advance(bytes);
-                moved += bytes as u64;
                 progress.moved(bytes);
+                connection.have = bytes.saturating_sub(missing);
+                missing = missing.saturating_sub(bytes);
             }
             Ok(Step::Quiet) => {}
             Ok(Step::Eof) | Err(_) => break,
         }
+        if missing > 0 && !settle(shared, connection) {
+            break;
+        }
     }
+    let moved = (len - missing) as u64;
     add(&shared.counters.wire_received, moved);
     add(&shared.counters.payload_received, moved);
-    if !spans.is_empty() {
+    if missing > 0 {
         return false;
     }
-    framing == TcpFraming::V1 || send_status(shared, connection, Status::Ok)
+    if framing == TcpFraming::V2 {
+        connection.owed += 1;
+    }
+    // With the next header here the peer is not waiting for this status alone.
+    (connection.have == HEADER_LEN && connection.owed < OWED) || settle(shared, connection)
 }
 
-/// Sends the payload of a READ, after the status in version 2.
+/// Sends the payload of a READ, after the status in version 2, and what is owed before it.
 fn send(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpFraming) -> bool {
     let Ok(len) = usize::try_from(hold.len()) else { return false };
-    let mut status = Status::Ok.encode();
-    let head = if framing == TcpFraming::V2 { STATUS_LEN } else { 0 };
+    let statuses = connection.owed + usize::from(framing == TcpFraming::V2);
+    connection.owed = 0;
+    let mut head = [Status::Ok.encode(); OWED + 1];
     let mut spans = Spans::new();
-    spans.push(status.as_mut_ptr(), head);
+    spans.push(head.as_flattened_mut().as_mut_ptr(), statuses * STATUS_LEN);
     spans.push(hold.as_ptr(), len);
     let mut progress = Progress::new(shared.config.progress_timeout);
     let mut moved = 0;
@@ -142,23 +177,29 @@ fn send(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpF
         let step = unsafe { connection.wire.send(&mut spans, left) };
         match step {
             Ok(Step::Moved(bytes)) => {
-                moved += bytes as u64;
+                moved += bytes;
                 progress.moved(bytes);
             }
             Ok(Step::Quiet) => {}
             Ok(Step::Eof) | Err(_) => break,
         }
     }
-    add(&shared.counters.wire_sent, moved);
-    add(&shared.counters.payload_sent, moved.saturating_sub(head as u64));
+    add(&shared.counters.wire_sent, moved as u64);
+    add(&shared.counters.payload_sent, moved.saturating_sub(statuses * STATUS_LEN) as u64);
     spans.is_empty()
 }
 
-fn send_status(shared: &Shared, connection: &mut Connection, status: Status) -> bool {
-    let bytes = status.encode();
+/// Sends what is owed.
+fn settle(shared: &Shared, connection: &mut Connection) -> bool {
+    let owed = std::mem::take(&mut connection.owed);
+    let statuses = [Status::Ok.encode(); OWED];
+    send_all(shared, connection, &statuses.as_flattened()[..owed * STATUS_LEN])
+}
+
+fn send_all(shared: &Shared, connection: &mut Connection, bytes: &[u8]) -> bool {
     let mut progress = Progress::new(shared.config.progress_timeout);
     let mut sent = 0;
-    while sent < STATUS_LEN {
+    while sent < bytes.len() {
         let Some(left) = progress.left(Instant::now()) else { break };
         match connection.wire.send_bytes(&bytes[sent..], left) {
             Ok(Step::Moved(more)) => sent += more,
@@ -167,13 +208,16 @@ fn send_status(shared: &Shared, connection: &mut Connection, status: Status) -> 
         }
     }
     add(&shared.counters.wire_sent, sent as u64);
-    sent == STATUS_LEN
+    sent == bytes.len()
 }
 
 /// Refuses a request. In version 2 the status is sent and the rest of the stream read and thrown away within bounds:
 /// closing with unread bytes would reset the connection and could destroy the status. Version 1 just closes.
 fn refuse(shared: &Shared, connection: &mut Connection, framing: TcpFraming) {
-    if framing == TcpFraming::V1 || !send_status(shared, connection, Status::REJECTED) {
+    if !settle(shared, connection) || framing == TcpFraming::V1 {
+        return;
+    }
+    if !send_all(shared, connection, &Status::REJECTED.encode()) {
         return;
     }
     if connection.wire.shutdown_write().is_err() {

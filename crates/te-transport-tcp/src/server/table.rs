@@ -18,6 +18,8 @@ pub(super) struct Connection {
     /// The bytes of the next header that are here already.
     pub(super) head: [u8; HEADER_LEN],
     pub(super) have: usize,
+    /// OK statuses of served requests that are not sent yet. None while the connection waits for anything.
+    pub(super) owed: usize,
     /// Whole headers received.
     pub(super) headers: u64,
     /// When it was accepted.
@@ -96,7 +98,7 @@ impl Table {
         let id = self.next + 1;
         let head = [0; HEADER_LEN];
         let connection =
-            Connection { id, wire, head, have: 0, headers: 0, since: now, current: Arc::default() };
+            Connection { id, wire, head, have: 0, owed: 0, headers: 0, since: now, current: Arc::default() };
         self.silent.entry(id).or_insert(connection)
     }
 

@@ -28,23 +28,27 @@
 
 mod area;
 mod copy;
+mod explore;
 mod fault;
 mod ledger;
 mod link;
 mod pattern;
 mod ports;
 mod report;
+mod sim;
 mod transport;
 mod watchdog;
 
 pub use area::{Area, AreaDraft, CANARY};
 pub use copy::{CopyTransport, Fabric, Flaw};
+pub use explore::{Explored, Finding, Model, Move, Wire, explore};
 pub use fault::{Fault, FaultTransport, Script, Site, When};
 pub use ledger::{Ledger, Observer, Reported};
 pub use link::{Link, LinkControl, TcpProxy};
 pub use pattern::{Mismatch, Shown, byte_at, compare, fill, pattern, verify};
 pub use ports::{free_port, free_ports};
 pub use report::{Report, Verdict, Violation};
+pub use sim::{Mishap, Post, Process, Ran, Sim, Weather};
 pub use transport::{
     Profile, Rig, Side, TransportCase, redescribe, tcp_link, transport_cases, transport_report,
 };

@@ -53,6 +53,11 @@ mod engine;
 mod error;
 mod limits;
 mod local;
+#[allow(
+    dead_code,
+    reason = "pure machines; the shell that runs them comes with the native control connection"
+)]
+mod machines;
 mod notify;
 mod publisher;
 mod register;

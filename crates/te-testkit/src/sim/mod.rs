@@ -39,7 +39,7 @@ pub use weather::Weather;
 use weather::{Fault, Faults};
 
 /// More events than this in one run are a process that never comes to rest.
-const EVENTS: usize = 1_000_000;
+const EVENTS: usize = 200_000;
 /// So many last events are told of a failed run.
 const TOLD: usize = 40;
 
@@ -110,6 +110,26 @@ enum Event<M> {
     Fault(Fault),
 }
 
+/// A line of the log, put into words only when somebody reads it.
+#[derive(Clone, Debug)]
+enum Line<M> {
+    Arrives { from: usize, to: usize, message: M },
+    Lost { from: usize, to: usize, message: M },
+    Wakes(usize),
+    Restarts(usize),
+}
+
+impl<M: Debug> fmt::Display for Line<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Arrives { from, to, message } => write!(f, "{from} -> {to} {message:?}"),
+            Self::Lost { from, to, message } => write!(f, "{from} -x {to} {message:?}"),
+            Self::Wakes(process) => write!(f, "{process} wakes"),
+            Self::Restarts(process) => write!(f, "{process} restarts"),
+        }
+    }
+}
+
 /// What a run did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -161,7 +181,7 @@ pub struct Sim<P: Process> {
     /// By time, then in the order of sending.
     queue: BTreeMap<(Duration, u64), Event<P::Message>>,
     sequence: u64,
-    log: VecDeque<String>,
+    log: VecDeque<(Duration, Line<P::Message>)>,
     ran: Ran,
 }
 
@@ -219,7 +239,8 @@ impl<P: Process> Sim<P> {
     /// A failure found after the run, told like one found during it.
     #[must_use]
     pub fn mishap(&self, why: impl Into<String>) -> Mishap {
-        Mishap { seed: self.seed, at: self.now, why: why.into(), log: self.log.iter().cloned().collect() }
+        let log = self.log.iter().map(|(at, line)| format!("{:>12.6} s  {line}", at.as_secs_f64())).collect();
+        Mishap { seed: self.seed, at: self.now, why: why.into(), log }
     }
 
     fn next(&self) -> Option<Duration> {
@@ -241,7 +262,7 @@ impl<P: Process> Sim<P> {
         let sleeper = (0..self.processes.len()).find(|p| self.wake_of(*p).is_some_and(|at| at <= self.now));
         if let Some(process) = sleeper {
             self.ran.wakes += 1;
-            self.tell(format!("{process} wakes"));
+            self.tell(Line::Wakes(process));
             self.with(process, Process::wake);
         }
     }
@@ -253,13 +274,13 @@ impl<P: Process> Sim<P> {
             }
             Event::Message { from, to, message } => {
                 self.ran.delivered += 1;
-                self.tell(format!("{from} -> {to} {message:?}"));
+                self.tell(Line::Arrives { from, to, message: message.clone() });
                 self.with(to, |process, post| process.receive(from, message, post));
             }
             Event::Fault(Fault::Restart(process)) => {
                 self.ran.restarts += 1;
                 self.lives[process] += 1;
-                self.tell(format!("{process} restarts"));
+                self.tell(Line::Restarts(process));
                 // What was on its way to the old life dies with it.
                 self.queue.retain(|_, event| !matches!(event, Event::Message { to, .. } if *to == process));
                 self.with(process, Process::start);
@@ -286,7 +307,7 @@ impl<P: Process> Sim<P> {
                 || to >= self.processes.len();
             if lost {
                 self.ran.lost += 1;
-                self.tell(format!("{from} -x {to} {message:?}"));
+                self.tell(Line::Lost { from, to, message: message.clone() });
                 continue;
             }
             let delay = self.weather.draw_delay(&mut self.chance);
@@ -299,10 +320,10 @@ impl<P: Process> Sim<P> {
         self.queue.insert((at, self.sequence), event);
     }
 
-    fn tell(&mut self, what: String) {
+    fn tell(&mut self, line: Line<P::Message>) {
         if self.log.len() == TOLD {
             self.log.pop_front();
         }
-        self.log.push_back(format!("{:>12.6} s  {what}", self.now.as_secs_f64()));
+        self.log.push_back((self.now, line));
     }
 }

@@ -247,8 +247,7 @@ impl Attempts {
             let [finish, _] = self.finish(Why::Expired.unless(why));
             return [finish, Some(fence)];
         }
-        // Where something else can be done, or nothing but the answer is missing, it is awaited for a while; where the
-        // request cannot move without it, to the deadline.
+        // The answer is awaited for a while; to the deadline where the request cannot move without it.
         let stuck = self.moves(why) && self.has_next() && !self.policy.allow_late_duplicate;
         let until = if stuck { self.deadline } else { self.deadline.min(after(now, self.policy.fence_wait)) };
         self.state = State::Fencing { why, until };
@@ -268,22 +267,19 @@ impl Attempts {
 
     fn cancel(&mut self, now: Instant) -> Actions {
         match &mut self.state {
-            State::Ready => self.finish(Why::Cancelled),
+            State::Ready => return self.finish(Why::Cancelled),
             State::Running { path, .. } => {
                 self.state = State::Stopping { path: *path, why: Why::Cancelled };
-                one(AttemptAction::FenceLocal { attempt: self.attempt })
+                return one(AttemptAction::FenceLocal { attempt: self.attempt });
             }
-            State::Stopping { why, .. } => {
-                *why = Why::Cancelled;
-                NOTHING
-            }
+            State::Stopping { why, .. } => *why = Why::Cancelled,
             State::Fencing { why, until } => {
                 *why = Why::Cancelled;
                 *until = (*until).min(after(now, self.policy.fence_wait));
-                NOTHING
             }
-            State::Finished => NOTHING,
+            State::Finished => {}
         }
+        NOTHING
     }
 
     fn tick(&mut self, now: Instant) -> Actions {
@@ -372,8 +368,8 @@ impl Attempts {
 
     /// When an attempt on this path is stopped for the deadline.
     fn cutoff(&self, path: usize) -> Instant {
-        let reserve =
-            if self.op == Op::Write && self.can_fence(path) { self.policy.reserve } else { Duration::ZERO };
+        let fenced = self.op == Op::Write && self.can_fence(path);
+        let reserve = if fenced { self.policy.reserve } else { Duration::ZERO };
         self.deadline.checked_sub(reserve).unwrap_or(self.deadline)
     }
 }

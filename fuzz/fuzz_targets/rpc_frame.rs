@@ -19,6 +19,7 @@ fn decode(limit: usize, bytes: &[u8], step: usize) -> Result<Option<(Frame, usiz
         match decoder.feed(portion)? {
             Progress::Frame { frame, consumed } => return Ok(Some((frame, fed + consumed))),
             Progress::NeedMore => fed += portion.len(),
+            Progress::Native { .. } => unreachable!("not asked for"),
         }
         assert!(decoder.allocated() <= (2 * fed).max(4096));
     }

@@ -69,6 +69,7 @@ pub(crate) fn testing() -> Result<()> {
     building()?;
     debian(&[
         Need { what: What::Program("etcd"), package: "etcd-server" },
+        Need { what: What::Program("etcdctl"), package: "etcd-client" },
         Need { what: What::Program("redis-server"), package: "redis-server" },
         Need { what: What::Program("chromium"), package: "chromium" },
     ])

@@ -23,6 +23,7 @@ pub(crate) fn handlers(
         metadata: exchange,
         notify: Some(Arc::new(notify)),
         probe: Some(Arc::new(ProbeHandler { core: Arc::downgrade(core) })),
+        native: None,
     }
 }
 

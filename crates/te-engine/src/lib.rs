@@ -54,6 +54,11 @@ mod error;
 mod hello;
 mod limits;
 mod local;
+#[allow(
+    dead_code,
+    reason = "pure machines; the shell that runs them comes with the native control connection"
+)]
+mod machines;
 mod notify;
 mod publisher;
 mod register;

@@ -1,4 +1,5 @@
 //! The store suite, against our server: in memory, and with a journal.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure fails the test")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The store contract, over HTTP.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure fails the test")]
 
 mod support;
 

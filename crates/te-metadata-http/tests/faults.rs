@@ -1,4 +1,5 @@
 //! Servers that freeze, die, restart and come back empty: each in a process of its own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure fails the test")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Compatibility with the reference engine: recorded traffic, and its own server.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure fails the test")]
 
 mod support;
 

@@ -16,7 +16,7 @@ use crate::{
     frame::{FrameDecoder, FrameKind, MAX_FRAME},
     limits::RpcLimits,
     message::{ConnectionBody, MessageError, NotifyBody, ProbeReply, probe_request},
-    net::{self, ReadError},
+    net::{self, Incoming, ReadError},
 };
 
 /// Sends control requests. Holds no connection and no state: every call connects, asks, reads and closes.
@@ -144,10 +144,12 @@ impl RpcClient {
             .map_err(|error| failed(Stage::Send, Cause::Io(error)))?;
 
         let mut decoder = FrameDecoder::new(self.limits.max_reply);
-        let frame = timeout_at(until, net::read_frame(&stream, &mut decoder, |_| true))
+        let incoming = timeout_at(until, net::read_frame(&stream, &mut decoder, |_| true))
             .await
             .map_err(|_| late(Stage::Receive))?
             .map_err(|error| failed(Stage::Receive, error.into()))?;
+        // This decoder takes no preamble for anything but an impossible length.
+        let Incoming::Frame(frame) = incoming else { return Err(failed(Stage::Receive, Cause::Closed)) };
         let got = (!frame.legacy).then_some(frame.kind);
         if got != Some(kind) {
             return Err(failed(Stage::Receive, Cause::WrongKind { sent: kind, got }));

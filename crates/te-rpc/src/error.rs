@@ -85,12 +85,12 @@ impl Attempt {
         matches!(self.stage, Stage::Receive | Stage::Decode)
     }
 
-    fn is_refusal(&self) -> bool {
+    pub(crate) fn is_refusal(&self) -> bool {
         matches!(&self.cause, Cause::Io(error) if self.stage == Stage::Connect
             && error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    fn is_silence(&self) -> bool {
+    pub(crate) fn is_silence(&self) -> bool {
         match &self.cause {
             Cause::DeadlineExceeded { .. } => true,
             Cause::Io(error) => matches!(
@@ -258,7 +258,7 @@ impl RpcError {
 }
 
 /// Shows attempts in one line.
-struct Attempts<'a>(&'a [Attempt]);
+pub(crate) struct Attempts<'a>(pub(crate) &'a [Attempt]);
 
 impl fmt::Display for Attempts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,8 +8,13 @@
 //!
 //! The old form has no kind byte: its payload starts with `{` and is the body of a connection request. It is
 //! answered without a kind byte as well. Source: reference engine, wire spec.
+//!
+//! Native connections of te engines come to the same listener. They begin with eight bytes that no frame begins with,
+//! because the length they spell is far over every limit.
 
 use std::fmt;
+
+use crate::native::PREAMBLE;
 
 /// Bytes in front of the body of a frame: the length and the kind.
 pub const HEAD_BYTES: usize = 9;
@@ -125,6 +130,12 @@ pub enum Progress {
         /// How many of the bytes just fed belong to it.
         consumed: usize,
     },
+    /// This is no frame but the start of a native connection; only if the decoder
+    /// [recognises](FrameDecoder::recognising_native) it.
+    Native {
+        /// How many of the bytes just fed belong to the preamble. The rest are native frames.
+        consumed: usize,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -150,6 +161,7 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct FrameDecoder {
     limit: usize,
+    native: bool,
     state: State,
 }
 
@@ -157,7 +169,13 @@ impl FrameDecoder {
     /// A decoder that refuses frames of more than `limit` bytes, kind byte included. Limits over [`MAX_FRAME`] count
     /// as that.
     pub fn new(limit: usize) -> Self {
-        Self { limit: limit.min(MAX_FRAME), state: State::Head { bytes: [0; HEAD_BYTES], have: 0 } }
+        let state = State::Head { bytes: [0; HEAD_BYTES], have: 0 };
+        Self { limit: limit.min(MAX_FRAME), native: false, state }
+    }
+
+    /// Takes the [preamble](PREAMBLE) of a native connection for what it is, instead of an impossible length.
+    pub fn recognising_native(self) -> Self {
+        Self { native: true, ..self }
     }
 
     /// Takes the next bytes. After a frame or an error every further call is [`FrameReject::Finished`].
@@ -195,6 +213,10 @@ impl FrameDecoder {
                     consumed += taken;
                     if *have < LENGTH_BYTES {
                         return Ok(Progress::NeedMore);
+                    }
+                    if self.native && head.starts_with(&PREAMBLE) {
+                        // The ninth byte, if it is here, came just now and is not ours.
+                        return Ok(Progress::Native { consumed: consumed - (*have - LENGTH_BYTES) });
                     }
                     let length = check_length(head, self.limit)?;
                     if *have < HEAD_BYTES {

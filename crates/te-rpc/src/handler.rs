@@ -5,6 +5,7 @@ use std::{future::Future, net::SocketAddr, pin::Pin, sync::Arc};
 use crate::{
     frame::FrameKind,
     message::{NULL_BODY, ProbeReply},
+    native::NativeHandler,
 };
 
 /// A boxed future, as the handlers return it.
@@ -91,6 +92,8 @@ pub struct Handlers {
     pub notify: Option<Arc<dyn RpcHandler>>,
     /// Handles [`FrameKind::Probe`]; usually [`AnswerProbes`].
     pub probe: Option<Arc<dyn RpcHandler>>,
+    /// Handles native connections; without it they are closed, as by a reference engine.
+    pub native: Option<Arc<dyn NativeHandler>>,
 }
 
 impl Handlers {
@@ -114,6 +117,7 @@ impl Handlers {
 
 impl std::fmt::Debug for Handlers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_map().entries(FrameKind::ALL.map(|kind| (kind, self.get(kind).is_some()))).finish()
+        let kinds = FrameKind::ALL.map(|kind| (kind, self.get(kind).is_some()));
+        f.debug_map().entries(kinds).entry(&"native", &self.native.is_some()).finish()
     }
 }

@@ -21,6 +21,8 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Between te engines the same listener also takes long-lived connections with requests both ways: [`native`].
+//!
 //! # Guarantees
 //!
 //! * Requests are served at the same time. A silent, slow or hostile connection delays nobody else.
@@ -51,6 +53,7 @@ mod handler;
 mod limits;
 mod listener;
 pub mod message;
+pub mod native;
 mod net;
 mod server;
 mod table;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::frame::MAX_FRAME;
+use crate::{frame::MAX_FRAME, native::NativeLimits};
 
 /// Limits of a listener or client. Every one is finite; none counts per byte, so a peer gains nothing by trickling.
 ///
@@ -27,12 +27,14 @@ pub struct RpcLimits {
     pub silent: Duration,
     /// Longest wait for the peer to close after the reply. Default 1 s.
     pub linger: Duration,
-    /// Most connections of one listener. Default 4,096.
+    /// Most connections of one listener, native ones included. Default 4,096.
     pub max_connections: usize,
-    /// Most memory, in bytes, that the unfinished requests and the unsent replies of one listener hold together; what
-    /// does not fit is closed. The first 16 KiB of each are free, so that large ones cannot lock out small ones, and
+    /// Most memory, in bytes, that the unfinished requests, the unsent replies and the native connections of one
+    /// listener hold together; what does not fit is closed. The first 16 KiB of each are free, so that large ones cannot lock out small ones, and
     /// one that is larger than this passes alone. Default 256 MiB.
     pub max_buffered: usize,
+    /// Limits of native connections.
+    pub native: NativeLimits,
 }
 
 impl Default for RpcLimits {
@@ -46,6 +48,7 @@ impl Default for RpcLimits {
             linger: Duration::from_secs(1),
             max_connections: 4096,
             max_buffered: 256 << 20,
+            native: NativeLimits::default(),
         }
     }
 }

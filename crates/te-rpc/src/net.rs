@@ -32,16 +32,24 @@ pub(crate) enum ReadError {
     OverBudget,
 }
 
+/// What a connection brought.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    Frame(Frame),
+    /// A native connection, with the bytes that came behind its preamble.
+    Native(Vec<u8>),
+}
+
 /// Waits for the first byte; gives the frame if it comes at once. A socket can be ready without having any.
 pub(crate) async fn read_first(
     stream: &TcpStream,
     decoder: &mut FrameDecoder,
-) -> Result<Option<Frame>, ReadError> {
+) -> Result<Option<Incoming>, ReadError> {
     loop {
         stream.readable().await.map_err(ReadError::Io)?;
-        let frame = read_available(stream, decoder)?;
-        if frame.is_some() || decoder.has_started() {
-            return Ok(frame);
+        let incoming = read_available(stream, decoder)?;
+        if incoming.is_some() || decoder.has_started() {
+            return Ok(incoming);
         }
     }
 }
@@ -51,25 +59,26 @@ pub(crate) async fn read_frame(
     stream: &TcpStream,
     decoder: &mut FrameDecoder,
     mut charge: impl FnMut(usize) -> bool,
-) -> Result<Frame, ReadError> {
+) -> Result<Incoming, ReadError> {
     loop {
         if !charge(decoder.allocated()) {
             return Err(ReadError::OverBudget);
         }
         stream.readable().await.map_err(ReadError::Io)?;
-        if let Some(frame) = read_available(stream, decoder)? {
-            return Ok(frame);
+        if let Some(incoming) = read_available(stream, decoder)? {
+            return Ok(incoming);
         }
     }
 }
 
-fn read_available(stream: &TcpStream, decoder: &mut FrameDecoder) -> Result<Option<Frame>, ReadError> {
+fn read_available(stream: &TcpStream, decoder: &mut FrameDecoder) -> Result<Option<Incoming>, ReadError> {
     let mut chunk = [0; CHUNK];
     match stream.try_read(&mut chunk) {
         Ok(0) => Err(ReadError::Closed),
         Ok(read) => match decoder.feed(&chunk[..read]).map_err(ReadError::Reject)? {
             Progress::NeedMore => Ok(None),
-            Progress::Frame { frame, .. } => Ok(Some(frame)),
+            Progress::Frame { frame, .. } => Ok(Some(Incoming::Frame(frame))),
+            Progress::Native { consumed } => Ok(Some(Incoming::Native(chunk[consumed..read].to_vec()))),
         },
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
             Ok(None)

@@ -11,7 +11,7 @@ use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
     runtime::Handle,
-    sync::oneshot,
+    sync::{oneshot, watch},
     task::{JoinError, JoinHandle, JoinSet},
     time::{sleep, timeout, timeout_at},
 };
@@ -22,7 +22,8 @@ use crate::{
     handler::{Call, Handlers, Reply},
     limits::RpcLimits,
     message::{MessageError, check_json},
-    net::{self, ReadError},
+    native::{CloseReason, ControlMachine, Link, NativeHandler, Session},
+    net::{self, Incoming, ReadError},
     table::{Budget, Charge, Table},
 };
 
@@ -38,13 +39,15 @@ pub(crate) struct Shared {
     limits: RpcLimits,
     table: Table,
     budget: Budget,
+    /// Turns true when the listener ends.
+    closing: watch::Sender<bool>,
 }
 
 impl Shared {
     pub(crate) fn new(handlers: Handlers, limits: RpcLimits) -> Self {
         let table = Table::new(limits.max_connections);
         let budget = Budget::new(limits.max_buffered);
-        Self { handlers, limits, table, budget }
+        Self { handlers, limits, table, budget, closing: watch::channel(false).0 }
     }
 }
 
@@ -80,7 +83,7 @@ impl RpcServer {
     }
 
     /// Closes the listener and every connection without a whole request at once, lets requests that are being handled
-    /// finish until `deadline`, then cuts them. Returns how many were cut. The port is free when this returns.
+    /// finish until `deadline`, then cuts them. Native connections end with a goodbye. Returns how many were cut. The port is free when this returns.
     pub async fn shutdown(mut self, deadline: Instant) -> usize {
         if let Some(stop) = self.stop.take() {
             // The other side is gone only if the runtime is, and then there is nothing to stop.
@@ -119,6 +122,7 @@ async fn run(listener: TcpListener, shared: Arc<Shared>, mut stopped: oneshot::R
     };
     drop(listener);
     shared.table.close_idle();
+    shared.closing.send_replace(true);
     let finish = async {
         while let Some(ended) = tasks.join_next().await {
             report(ended);
@@ -229,6 +233,8 @@ enum Unanswered {
     Unread,
     #[error("reply not sent: {0}")]
     Write(io::Error),
+    #[error("native connection ended: {0}")]
+    Native(CloseReason),
 }
 
 async fn connection(shared: Arc<Shared>, id: u64, mut stream: TcpStream, peer: SocketAddr) {
@@ -262,16 +268,26 @@ async fn exchange(
     let limits = &shared.limits;
     stream.set_nodelay(true).ok();
     let mut decoder = FrameDecoder::new(limits.max_frame_strangers);
+    if shared.handlers.native.is_some() {
+        decoder = decoder.recognising_native();
+    }
     let first = timeout(limits.silent, net::read_first(stream, &mut decoder)).await;
     let first = first.map_err(|_| Unanswered::Silent)??;
 
     let deadline = after(Instant::now(), limits.request).into();
     let mut charge = Charge::new(&shared.budget);
-    let frame = match first {
-        Some(frame) => frame,
+    let incoming = match first {
+        Some(incoming) => incoming,
         None => timeout_at(deadline, net::read_frame(stream, &mut decoder, |bytes| charge.raise(bytes)))
             .await
             .map_err(|_| Unanswered::Slow)??,
+    };
+    let frame = match (incoming, &shared.handlers.native) {
+        (Incoming::Frame(frame), _) => frame,
+        (Incoming::Native(first), Some(handler)) => {
+            return Err(Unanswered::Native(native(shared, handler, id, stream, peer, &first).await));
+        }
+        (Incoming::Native(_), None) => return Err(Unanswered::Refused),
     };
     if !shared.table.begin(id) {
         return Err(Unanswered::Evicted);
@@ -297,6 +313,29 @@ async fn exchange(
         stream.shutdown().await
     };
     timeout_at(deadline, send).await.map_err(|_| Unanswered::Unread)?.map_err(Unanswered::Write)
+}
+
+/// Runs a native connection to its end.
+async fn native(
+    shared: &Shared,
+    handler: &Arc<dyn NativeHandler>,
+    id: u64,
+    stream: &mut TcpStream,
+    address: SocketAddr,
+    first: &[u8],
+) -> CloseReason {
+    let limits = shared.limits.native.clone();
+    let machine = ControlMachine::accept(handler.identity(), limits.clone(), Instant::now());
+    let session = Session {
+        link: Arc::new(Link::new(machine, &[], limits.clone(), None)),
+        handler: Arc::clone(handler),
+        address,
+        limits,
+        charge: Some(Charge::new(&shared.budget)),
+        closing: shared.closing.subscribe(),
+        admit: &|| shared.table.native(id),
+    };
+    session.run(stream, first).await
 }
 
 async fn checked(body: Vec<u8>) -> Result<Vec<u8>, Unanswered> {

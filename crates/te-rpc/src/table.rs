@@ -21,6 +21,8 @@ enum Phase {
     Sending,
     /// Answered; the peer has not closed yet.
     Answered,
+    /// A native connection whose peer has introduced itself.
+    Native,
 }
 
 #[derive(Debug, Default)]
@@ -31,6 +33,7 @@ struct Phases {
     serving: BTreeMap<u64, AbortHandle>,
     sending: BTreeMap<u64, AbortHandle>,
     answered: BTreeMap<u64, AbortHandle>,
+    native: BTreeMap<u64, AbortHandle>,
     closing: bool,
 }
 
@@ -41,11 +44,13 @@ impl Phases {
             Phase::Serving => &mut self.serving,
             Phase::Sending => &mut self.sending,
             Phase::Answered => &mut self.answered,
+            Phase::Native => &mut self.native,
         }
     }
 
     fn len(&self) -> usize {
-        self.waiting.len() + self.serving.len() + self.sending.len() + self.answered.len()
+        let open = [&self.waiting, &self.serving, &self.sending, &self.answered, &self.native];
+        open.into_iter().map(BTreeMap::len).sum()
     }
 }
 
@@ -104,6 +109,13 @@ impl Table {
         self.shift(id, Phase::Sending, Phase::Answered) && !self.lock().closing
     }
 
+    /// The peer of a native connection has introduced itself. False if they are too many, or if the connection was
+    /// closed meanwhile. A quarter of the places is left to others, who come and go.
+    pub(crate) fn native(&self, id: u64) -> bool {
+        self.lock().native.len() < self.limit - self.limit / 4
+            && self.shift(id, Phase::Waiting, Phase::Native)
+    }
+
     fn shift(&self, id: u64, from: Phase, to: Phase) -> bool {
         let mut phases = self.lock();
         match phases.of(from).remove(&id) {
@@ -114,12 +126,12 @@ impl Table {
 
     pub(crate) fn remove(&self, id: u64) {
         let mut phases = self.lock();
-        for phase in [Phase::Waiting, Phase::Serving, Phase::Sending, Phase::Answered] {
+        for phase in [Phase::Waiting, Phase::Serving, Phase::Sending, Phase::Answered, Phase::Native] {
             phases.of(phase).remove(&id);
         }
     }
 
-    /// Closes every connection that is not being served, from now on.
+    /// Closes every connection that is not being served, from now on; native ones end by themselves.
     pub(crate) fn close_idle(&self) {
         let mut phases = self.lock();
         phases.closing = true;
@@ -198,6 +210,17 @@ impl<'a> Charge<'a> {
     }
 }
 
+impl Charge<'_> {
+    /// Like [`raise`](Self::raise), and gives back what is not needed any more.
+    pub(crate) fn set(&mut self, allocated: usize) -> bool {
+        let wanted = allocated.saturating_sub(Budget::FREE).min(self.budget.total);
+        let excess = self.held.saturating_sub(wanted);
+        self.budget.give(excess);
+        self.held -= excess;
+        self.raise(allocated)
+    }
+}
+
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
         self.budget.give(self.held);
@@ -216,6 +239,17 @@ mod tests {
         assert!(!Charge::new(&budget).raise(Budget::FREE + 40));
         drop(first);
         assert!(Charge::new(&budget).raise(Budget::FREE + 40));
+    }
+
+    #[test]
+    fn a_charge_that_shrinks_gives_back() {
+        let budget = Budget::new(100);
+        let mut charge = Charge::new(&budget);
+        assert!(charge.set(Budget::FREE + 80));
+        assert!(charge.set(Budget::FREE + 20));
+        let mut other = Charge::new(&budget);
+        assert!(other.raise(Budget::FREE + 80));
+        assert!(!charge.set(Budget::FREE + 21));
     }
 
     #[test]

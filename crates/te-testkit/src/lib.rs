@@ -31,12 +31,14 @@
 mod area;
 mod copy;
 mod directory;
+mod explore;
 mod fault;
 mod ledger;
 mod link;
 mod pattern;
 mod ports;
 mod report;
+mod sim;
 mod store;
 mod transport;
 mod watchdog;
@@ -46,12 +48,14 @@ pub use copy::{CopyTransport, Fabric, Flaw};
 pub use directory::{
     DirectoryCase, DirectoryFlaw, DirectoryRig, FlawedDirectory, Publisher, directory_cases, directory_report,
 };
+pub use explore::{Explored, Finding, Model, Move, Wire, explore};
 pub use fault::{Fault, FaultTransport, Script, Site, When};
 pub use ledger::{Ledger, Observer, Reported};
 pub use link::{Link, LinkControl, TcpProxy};
 pub use pattern::{Mismatch, Shown, byte_at, compare, fill, pattern, verify};
 pub use ports::{free_port, free_ports};
 pub use report::{Report, Verdict, Violation};
+pub use sim::{Mishap, Post, Process, Ran, Sim, Weather};
 pub use store::{
     FaultStore, FlawedStore, Outage, StoreCall, StoreCase, StoreFlaw, StoreRig, store_cases, store_report,
 };

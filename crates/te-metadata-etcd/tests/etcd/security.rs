@@ -71,14 +71,6 @@ async fn a_lost_token_is_asked_for_again() {
     assert!(matches!(event, Ok(Some(Ok(te_metadata::WatchEvent::Put { .. })))), "{event:?}");
 }
 
-#[cfg(not(feature = "tls"))]
-#[test]
-fn tls_without_the_feature_is_refused_when_the_store_is_made() {
-    let config = te_metadata_etcd::EtcdConfig::parse("etcds://127.0.0.1:1").unwrap();
-    assert_eq!(EtcdStore::new(config).unwrap_err(), te_metadata_etcd::EtcdConfigError::TlsMissing);
-}
-
-#[cfg(feature = "tls")]
 mod tls {
     use std::fs;
 

@@ -75,7 +75,9 @@ pub struct HttpConfig {
     pub(crate) hosts: Vec<String>,
     pub(crate) path: String,
     pub(crate) auth: Option<Auth>,
+    #[cfg(feature = "tls")]
     pub(crate) ca_pem: Option<Vec<u8>>,
+    #[cfg(feature = "tls")]
     pub(crate) identity: Option<(Vec<u8>, Secret)>,
     pub(crate) proxy: Option<Secret>,
     pub(crate) max_connections: usize,
@@ -141,8 +143,7 @@ impl HttpConfig {
                     Some((user, password)) => (user, Some(password)),
                     None => (user, None),
                 };
-                let (Some(user), Some(password)) =
-                    (unescape(user), password.map(unescape).unwrap_or(Some("".into())))
+                let (Some(user), Some(password)) = (unescape(user), unescape(password.unwrap_or_default()))
                 else {
                     return refuse("its user or password is not UTF-8");
                 };
@@ -156,7 +157,9 @@ impl HttpConfig {
             hosts,
             path: path.to_owned(),
             auth,
+            #[cfg(feature = "tls")]
             ca_pem: None,
+            #[cfg(feature = "tls")]
             identity: None,
             proxy: None,
             max_connections: MAX_CONNECTIONS,
@@ -172,11 +175,13 @@ impl HttpConfig {
     }
 
     /// Trusts servers with certificates of these authorities (PEM), and no others. Without it: what the system trusts.
+    #[cfg(feature = "tls")]
     pub fn ca_pem(self, pem: impl Into<Vec<u8>>) -> Self {
         Self { ca_pem: Some(pem.into()), ..self }
     }
 
     /// Shows this certificate chain with its key (both PEM) to servers that ask for one.
+    #[cfg(feature = "tls")]
     pub fn identity_pem(self, certificates: impl Into<Vec<u8>>, key: impl Into<String>) -> Self {
         Self { identity: Some((certificates.into(), Secret::new(key))), ..self }
     }
@@ -262,7 +267,9 @@ mod tests {
         let config = HttpConfig::parse("http://ops:hunter2@a:1/metadata").unwrap();
         let password = Some(Secret::new("hunter2"));
         assert_eq!(config.auth, Some(Auth::Basic { user: "ops".into(), password }));
-        let config = config.proxy("http://x:hunter2@p").identity_pem("cert", "hunter2");
+        let config = config.proxy("http://x:hunter2@p");
+        #[cfg(feature = "tls")]
+        let config = config.identity_pem("cert", "hunter2");
         assert!(!format!("{config:?} {config:#?} {config}").contains("hunter2"));
         let config = config.bearer_token("hunter2");
         assert!(!format!("{config:?}").contains("hunter2"));

@@ -158,6 +158,10 @@ impl HttpStore {
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         let failed = |kind| StoreError::new(SCHEME, operation, key, kind);
+        // A timer alone would let a quick answer pass.
+        if now() >= deadline {
+            return Err(failed(StoreErrorKind::DeadlineExceeded));
+        }
         let at = tokio::time::Instant::from_std(deadline);
         let permit = tokio::time::timeout_at(at, self.shared.permits.acquire()).await;
         let Ok(_permit) = permit else { return Err(failed(StoreErrorKind::DeadlineExceeded)) };

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use super::{
     cluster,
     history::{Event, Missed},
-    routes::{App, words},
+    routes::{App, Refused, refused, words},
     writer::Shared,
 };
 use crate::protocol::{Change, Hello, JSON, event, parameter};
@@ -75,11 +75,11 @@ struct Ended;
 
 impl Stream {
     /// Opens a stream if there may be one more.
-    fn open(app: &Arc<App>, prefix: String, reached: u64) -> Result<(Self, Response), Response> {
+    fn open(app: &Arc<App>, prefix: String, reached: u64) -> Result<(Self, Response), Refused> {
         let watches = &app.shared.metrics.watches;
         let counted = Counted(Arc::clone(&app.shared));
         if watches.inc() >= i64::try_from(app.limits.max_watches).unwrap_or(i64::MAX) {
-            return Err(words(StatusCode::SERVICE_UNAVAILABLE, "too many watches"));
+            return Err(refused(StatusCode::SERVICE_UNAVAILABLE, "too many watches"));
         }
         let (out, pieces) = mpsc::channel(BACKLOG);
         let stream = Self { app: Arc::clone(app), prefix, reached, out, _counted: counted };
@@ -152,7 +152,7 @@ pub(super) async fn watch(State(app): State<Arc<App>>, request: Request) -> Resp
     };
     let (stream, response) = match Stream::open(&app, prefix.unwrap_or_default(), reached) {
         Ok(opened) => opened,
-        Err(refused) => return refused,
+        Err(refused) => return refused.into_response(),
     };
     tokio::spawn(async move {
         // Whoever reads is gone: nothing is left to do.
@@ -204,7 +204,7 @@ pub(super) async fn cluster_events(State(app): State<Arc<App>>) -> Response {
     let now = app.shared.contents.read().revision;
     let (stream, response) = match Stream::open(&app, String::new(), now) {
         Ok(opened) => opened,
-        Err(refused) => return refused,
+        Err(refused) => return refused.into_response(),
     };
     tokio::spawn(async move {
         // Whoever reads is gone: nothing is left to do.

@@ -112,23 +112,47 @@ async fn metadata(State(app): State<Arc<App>>, request: Request) -> Response {
         Method::PUT => app.put(&head, body).await,
         Method::DELETE => app.delete(&head).await,
         Method::POST => app.renew(&head).await,
-        _ => Err(words(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed")),
+        _ => Err(refused(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed")),
     };
-    outcome.unwrap_or_else(|refused| refused)
+    outcome.unwrap_or_else(IntoResponse::into_response)
 }
 
-type Outcome = Result<Response, Response>;
+/// A request that is answered in words instead.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    status: StatusCode,
+    said: &'static str,
+    /// The revision that stands in its way.
+    current: Option<u64>,
+}
+
+/// Refuses with a status and words.
+pub(super) fn refused(status: StatusCode, said: &'static str) -> Refused {
+    Refused { status, said, current: None }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let mut response = words(self.status, self.said);
+        if let Some(current) = self.current {
+            revision(response.headers_mut(), current);
+        }
+        response
+    }
+}
+
+type Outcome = Result<Response, Refused>;
 
 impl App {
-    fn key(&self, head: &Parts) -> Result<Arc<str>, Response> {
+    fn key(&self, head: &Parts) -> Result<Arc<str>, Refused> {
         let query = head.uri.query().unwrap_or_default();
         match parameter(query, "key") {
             Ok(Some(key)) if key.len() > self.limits.max_key => {
-                Err(words(StatusCode::BAD_REQUEST, "metadata key is too long"))
+                Err(refused(StatusCode::BAD_REQUEST, "metadata key is too long"))
             }
             Ok(Some(key)) if !key.is_empty() => Ok(key.into()),
-            Ok(_) => Err(words(StatusCode::BAD_REQUEST, "metadata key is required")),
-            Err(_) => Err(words(StatusCode::BAD_REQUEST, "metadata key is not UTF-8")),
+            Ok(_) => Err(refused(StatusCode::BAD_REQUEST, "metadata key is required")),
+            Err(_) => Err(refused(StatusCode::BAD_REQUEST, "metadata key is not UTF-8")),
         }
     }
 
@@ -141,7 +165,7 @@ impl App {
         let (key, now) = (self.key(head)?, Instant::now());
         let contents = self.shared.contents.read();
         let Some(record) = contents.get(&key, now) else {
-            return Err(words(StatusCode::NOT_FOUND, "metadata not found"));
+            return Err(refused(StatusCode::NOT_FOUND, "metadata not found"));
         };
         let mut response = ([(CONTENT_TYPE, JSON)], record.value.to_string()).into_response();
         revision(response.headers_mut(), record.revision);
@@ -168,7 +192,7 @@ impl App {
             }
         }
         let text = serde_json::to_string(&page)
-            .map_err(|_| words(StatusCode::INTERNAL_SERVER_ERROR, "list cannot be written"))?;
+            .map_err(|_| refused(StatusCode::INTERNAL_SERVER_ERROR, "list cannot be written"))?;
         Ok(([(CONTENT_TYPE, JSON)], text).into_response())
     }
 
@@ -177,7 +201,7 @@ impl App {
         let (lease, holder) = (self.lease(&head.headers)?, holder(&head.headers)?);
         let body = self.body(body).await?;
         let value = String::from_utf8(body)
-            .map_err(|_| words(StatusCode::BAD_REQUEST, "metadata value is not UTF-8"))?;
+            .map_err(|_| refused(StatusCode::BAD_REQUEST, "metadata value is not UTF-8"))?;
         let command = Command::Put { key, value: value.into(), condition, lease, holder };
         self.done(command, "metadata updated").await
     }
@@ -193,7 +217,7 @@ impl App {
         let (Condition::Revision(revision), Some(lease)) =
             (condition(&head.headers)?, self.lease(&head.headers)?)
         else {
-            return Err(words(StatusCode::BAD_REQUEST, "a renewal needs If-Match and te-lease-ms"));
+            return Err(refused(StatusCode::BAD_REQUEST, "a renewal needs If-Match and te-lease-ms"));
         };
         self.done(Command::Renew { key, revision, lease, holder }, "lease renewed").await
     }
@@ -209,21 +233,21 @@ impl App {
         }
     }
 
-    fn lease(&self, headers: &HeaderMap) -> Result<Option<Duration>, Response> {
+    fn lease(&self, headers: &HeaderMap) -> Result<Option<Duration>, Refused> {
         let Some(text) = headers.get(protocol::LEASE_MS) else { return Ok(None) };
         match text.to_str().ok().and_then(|text| text.parse().ok()) {
-            Some(0) | None => Err(words(StatusCode::BAD_REQUEST, "te-lease-ms is no positive number")),
+            Some(0) | None => Err(refused(StatusCode::BAD_REQUEST, "te-lease-ms is no positive number")),
             Some(ms) => Ok(Some(Duration::from_millis(ms).min(self.limits.max_lease))),
         }
     }
 
     /// The body, whole. One that is too large is read to its end within reason, so that the answer arrives.
-    async fn body(&self, mut body: Body) -> Result<Vec<u8>, Response> {
+    async fn body(&self, mut body: Body) -> Result<Vec<u8>, Refused> {
         let limit = self.limits.max_value;
         let read = async {
             let (mut bytes, mut size) = (Vec::new(), 0_usize);
             while let Some(frame) = next_frame(&mut body).await {
-                let frame = frame.map_err(|_| words(StatusCode::BAD_REQUEST, "the body broke off"))?;
+                let frame = frame.map_err(|_| refused(StatusCode::BAD_REQUEST, "the body broke off"))?;
                 let Ok(data) = frame.into_data() else { continue };
                 size += data.len();
                 if size <= limit {
@@ -233,13 +257,13 @@ impl App {
                 }
             }
             if size > limit {
-                return Err(words(StatusCode::PAYLOAD_TOO_LARGE, "metadata value is too large"));
+                return Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "metadata value is too large"));
             }
             Ok(bytes)
         };
         match tokio::time::timeout(self.limits.silence, read).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(words(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
+            Err(_) => Err(refused(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
         }
     }
 }
@@ -249,28 +273,28 @@ async fn next_frame(body: &mut Body) -> Option<Result<hyper::body::Frame<axum::b
     std::future::poll_fn(|context| std::pin::Pin::new(&mut *body).poll_frame(context)).await
 }
 
-fn condition(headers: &HeaderMap) -> Result<Condition, Response> {
-    let refused =
-        || words(StatusCode::BAD_REQUEST, "the condition is neither If-Match: \"N\" nor If-None-Match: *");
+fn condition(headers: &HeaderMap) -> Result<Condition, Refused> {
+    let neither =
+        || refused(StatusCode::BAD_REQUEST, "the condition is neither If-Match: \"N\" nor If-None-Match: *");
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     match (text(IF_MATCH), text(IF_NONE_MATCH)) {
         (None, None) => Ok(Condition::Always),
         (None, Some("*")) => Ok(Condition::Absent),
-        (Some(tag), None) => protocol::parse_tag(tag).map(Condition::Revision).ok_or_else(refused),
-        _ => Err(refused()),
+        (Some(tag), None) => protocol::parse_tag(tag).map(Condition::Revision).ok_or_else(neither),
+        _ => Err(neither()),
     }
 }
 
-fn holder(headers: &HeaderMap) -> Result<Option<u128>, Response> {
+fn holder(headers: &HeaderMap) -> Result<Option<u128>, Refused> {
     let Some(text) = headers.get(protocol::INCARNATION) else { return Ok(None) };
     let incarnation = text.to_str().ok().and_then(|text| text.parse::<te_segment::Incarnation>().ok());
     match incarnation {
         Some(incarnation) => Ok(Some(incarnation.bits())),
-        None => Err(words(StatusCode::BAD_REQUEST, "te-incarnation is no incarnation")),
+        None => Err(refused(StatusCode::BAD_REQUEST, "te-incarnation is no incarnation")),
     }
 }
 
-fn refuse(refusal: Refusal) -> Response {
+fn refuse(refusal: Refusal) -> Refused {
     let (status, said, current) = match refusal {
         Refusal::Missing => (StatusCode::NOT_FOUND, "metadata not found", None),
         Refusal::Conflict(current) => {
@@ -282,11 +306,7 @@ fn refuse(refusal: Refusal) -> Response {
         Refusal::Broken => (StatusCode::SERVICE_UNAVAILABLE, "the journal cannot be written", None),
         Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "too many writes are waiting", None),
     };
-    let mut response = words(status, said);
-    if let Some(current) = current {
-        revision(response.headers_mut(), current);
-    }
-    response
+    Refused { status, said, current }
 }
 
 fn revision(headers: &mut HeaderMap, revision: u64) {

@@ -10,6 +10,7 @@ use std::{
 
 use te_metadata::{MetadataStore, PutCondition, StoreErrorKind};
 use te_metadata_redis::{RedisConfig, RedisStore};
+use te_testkit::{LinkControl, TcpProxy};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -114,31 +115,28 @@ async fn a_dropped_call_does_not_harm_the_next() {
     assert_eq!(read(&store, "b").await.as_deref(), Some("2"));
 }
 
-/// A frozen server holds a write back whose caller has given up, and gets round to it after it was asked for another.
+/// A write is held up on its way, its caller gives up, and it arrives after the key was written again.
 #[tokio::test]
 async fn a_write_that_was_held_up_does_not_overwrite_a_later_one() {
     let server = Server::start();
-    // The later one comes by another connection.
-    let (first, second) = (server.store(), server.store());
+    let proxy = TcpProxy::start(server.address().parse().unwrap()).unwrap();
+    let slow = RedisConfig::parse(&proxy.address().to_string()).unwrap();
+    let (first, second) = (RedisStore::new(slow).unwrap(), server.store());
     first.put(put("a", "0"), soon()).await.unwrap();
     let mut held_up = 0;
-    for round in 0..10 {
+    // Held up at different moments of the call.
+    for round in 0..40 {
         let call = tokio::spawn({
             let first = first.clone();
-            async move { first.put(put("a", "held up"), within(200)).await }
+            async move { first.put(put("a", "held up"), within(100)).await }
         });
-        tokio::time::sleep(Duration::from_micros(200 * round)).await;
-        server.freeze();
+        tokio::time::sleep(Duration::from_micros(50 * round)).await;
+        proxy.stall();
         held_up += usize::from(call.await.unwrap().is_err());
         let later = format!("later {round}");
-        let request = put("a", &later);
-        let writing = tokio::spawn({
-            let second = second.clone();
-            async move { second.put(request, soon()).await }
-        });
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        server.thaw();
-        writing.await.unwrap().unwrap();
+        second.put(put("a", &later), soon()).await.unwrap();
+        proxy.resume();
+        // Answered on the same connection, after what was held up.
         first.get(&key("a"), soon()).await.unwrap();
         assert_eq!(read(&second, "a").await, Some(later));
     }

@@ -80,14 +80,6 @@ async fn a_user_without_channels_polls() {
     assert!(matches!(&event, WatchEvent::Put { entry, .. } if entry.value == "told"), "{event:?}");
 }
 
-#[cfg(not(feature = "tls"))]
-#[test]
-fn tls_without_the_feature_is_refused_when_the_store_is_made() {
-    let config = RedisConfig::parse("rediss://127.0.0.1:1").unwrap();
-    assert_eq!(RedisStore::new(config).unwrap_err(), te_metadata_redis::RedisConfigError::TlsMissing);
-}
-
-#[cfg(feature = "tls")]
 mod tls {
     use std::fs;
 

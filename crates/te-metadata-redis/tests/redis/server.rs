@@ -1,7 +1,9 @@
 //! redis servers for tests: on free loopback ports, with their data below the target folder, gone with the test.
 
 use std::{
+    io::{BufRead, BufReader},
     net::{Ipv4Addr, SocketAddr, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -12,12 +14,12 @@ use te_metadata_redis::{RedisConfig, RedisStore};
 use te_testkit::free_port;
 use tempfile::TempDir;
 
-/// A redis server, killed when dropped.
+/// A redis server.
 pub(crate) struct Server {
     pub(crate) port: u16,
     dir: TempDir,
     extra: Vec<String>,
-    child: Option<Child>,
+    process: Option<Process>,
 }
 
 pub(crate) fn scratch() -> TempDir {
@@ -31,7 +33,7 @@ impl Server {
 
     pub(crate) fn start_with(extra: &[&str]) -> Self {
         let extra = extra.iter().map(|text| (*text).to_owned()).collect();
-        let mut server = Self { port: free_port().unwrap(), dir: scratch(), extra, child: None };
+        let mut server = Self { port: free_port().unwrap(), dir: scratch(), extra, process: None };
         server.run();
         server
     }
@@ -42,30 +44,20 @@ impl Server {
         let tls = self.extra.iter().any(|option| option == "--tls-cert-file");
         let ports =
             if tls { ["--port", "0", "--tls-port", &port] } else { ["--port", &port, "--tls-port", "0"] };
-        let mut command = Command::new("redis-server");
+        let mut command = Process::command(self.dir.path(), "redis-server");
         command.args(ports).arg("--dir").arg(self.dir.path()).args(["--bind", "127.0.0.1", "--save", ""]);
         command.args(["--appendonly", "yes", "--appendfsync", "always"]).args(&self.extra);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        match command.spawn() {
-            Ok(child) => self.child = Some(child),
-            Err(error) => {
-                panic!("these tests need the program `redis-server` ({error}): apt-get install redis-server")
-            }
-        }
+        self.process = Some(Process::start(command, "`redis-server`: apt-get install redis-server"));
         let until = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).is_err() {
-            let ended = self.child.as_mut().unwrap().try_wait().unwrap();
-            assert!(ended.is_none(), "redis-server ended: {ended:?}");
+            assert!(self.process.as_ref().unwrap().runs(), "redis-server ended");
             assert!(Instant::now() < until, "redis-server did not start");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
     pub(crate) fn stop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+        self.process = None;
     }
 
     /// Removes the data of a stopped server.
@@ -77,8 +69,7 @@ impl Server {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = self.child.as_ref().unwrap().id();
-        kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), signal).unwrap();
+        kill_process(self.process.as_ref().unwrap().server, signal).unwrap();
     }
 
     /// Stops it from answering while its connections stay up.
@@ -126,11 +117,49 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+/// A server process, killed when dropped.
+///
+/// A shell watches over it: when the test process ends without dropping anything, as with a server in a static, the
+/// shell sees the end of its input, kills the server and removes its folder.
+struct Process {
+    shell: Child,
+    server: Pid,
+}
+
+impl Process {
+    const WATCH: &str = "command -v \"$1\" >/dev/null || exit; \"$@\" </dev/null >/dev/null 2>&1 & echo $!; \
+        cat >/dev/null; kill -9 $! 2>/dev/null; wait; rm -rf \"$0\"";
+
+    fn command(dir: &Path, program: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", Self::WATCH]).arg(dir).arg(program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+    }
+
+    fn start(mut command: Command, need: &str) -> Self {
+        let mut shell = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Ok(id) = line.trim().parse() else { panic!("these tests need the program {need}") };
+        Self { shell, server: Pid::from_raw(id).unwrap() }
+    }
+
+    fn runs(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.server)).unwrap_or_default();
+        // The state follows the name, which is in brackets.
+        stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+    }
+}
+
+impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
+        // The shell first: it would remove the folder.
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+        let _ = kill_process(self.server, Signal::KILL);
+        while self.runs() {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -20,6 +20,8 @@ use tokio::{
     time::timeout,
 };
 
+pub(crate) mod engine;
+
 /// Longer than anything here takes, shorter than the patience of a test runner.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -65,6 +67,7 @@ pub(crate) fn handlers(inbox: &Inbox) -> Handlers {
             }
         }))),
         probe: Some(Arc::new(AnswerProbes)),
+        native: None,
     }
 }
 

@@ -60,6 +60,16 @@ fn plain_put_of_what_is_there_changes_nothing() {
     assert_eq!(ledger.contents.revision, first.unwrap());
 }
 
+#[test]
+fn plain_put_of_what_is_there_ends_no_lease() {
+    let mut ledger = Ledger::new();
+    ledger.put("v", Always, Some(SECOND), A).unwrap();
+    assert_eq!(ledger.put("v", Always, None, None), Ok(1));
+    assert_eq!(ledger.put("v", Always, None, B), Err(Refusal::Held(1)), "an engine is no reference engine");
+    ledger.now += SECOND;
+    assert_eq!(ledger.value(), None);
+}
+
 /// META-03: another value under a key that nobody holds.
 #[test]
 fn unleased_key_is_overwritten_by_anybody() {

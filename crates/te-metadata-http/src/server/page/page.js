@@ -10,6 +10,8 @@
   let order = { by: "name", down: false };
   let limit = SHOWN;
   let skew = 0;
+  // Nothing is claimed before the server has spoken.
+  let heard = false;
   let token = sessionStorage.getItem("te-token") || "";
 
   const make = (tag, name, text) => {
@@ -81,6 +83,7 @@
       list.appendChild(make("dt", "", word));
       list.appendChild(make("dd", "", what));
     };
+    add("Name", s.name);
     add("Key", s.key);
     add("Incarnation", s.incarnation);
     add("Protocol", s.protocol);
@@ -100,16 +103,20 @@
     if (s.cluster) name.appendChild(make("small", "", "cluster " + s.cluster));
     if (s.problem) name.appendChild(make("span", "problem", s.problem));
     line.appendChild(make("span", "state"));
-    line.appendChild(make("span", "owner", s.owner || "–"));
+    line.appendChild(make("span", s.owner ? "owner" : "owner none", s.owner || "–"));
     const buffers = line.appendChild(make("span", "buffers"));
     for (const place of s.locations.slice(0, 4)) {
-      buffers.appendChild(make("span", "chip", place.location + "  " + bytes(place.bytes)));
+      const chip = buffers.appendChild(make("span", "chip", place.location));
+      chip.appendChild(make("em", "", bytes(place.bytes)));
     }
-    const rest = s.locations.length > 4 ? ", " + (s.locations.length - 4) + " more locations" : "";
+    const rest = s.locations.length > 4 ? ", " + plural(s.locations.length - 4, "more location") : "";
     buffers.appendChild(make("small", "", plural(s.buffers, "buffer") + rest));
     const transports = line.appendChild(make("span", "transports"));
     for (const word of s.transports) transports.appendChild(make("span", "chip", word));
-    if (!s.transports.length) transports.textContent = s.protocol || "–";
+    if (!s.transports.length) {
+      transports.textContent = s.protocol || "–";
+      transports.classList.toggle("none", !s.protocol);
+    }
     line.appendChild(make("span", "lease number"));
     line.appendChild(make("span", "changed number"));
     line.addEventListener("click", () => {
@@ -134,6 +141,7 @@
     }
     const lease = item.querySelector(".lease");
     const old = age(s);
+    lease.classList.toggle("none", old === null);
     if (old === null) lease.textContent = "–";
     else {
       let meter = lease.querySelector(".meter");
@@ -178,14 +186,15 @@
     for (const [key, held] of rows) if (!held.item.isConnected) rows.delete(key);
 
     const living = [...segments.values()].filter((s) => !s.gone);
-    byId("total-segments").textContent = living.length;
-    byId("total-bytes").textContent = bytes(living.reduce((sum, s) => sum + s.bytes, 0));
-    byId("total-buffers").textContent = living.reduce((sum, s) => sum + s.buffers, 0);
+    const total = (id, what) => { byId(id).textContent = heard ? what : "–"; };
     const problems = living.filter((s) => s.problem || state(s) === "late").length;
-    byId("total-problems").textContent = problems;
+    total("total-segments", living.length);
+    total("total-bytes", bytes(living.reduce((sum, s) => sum + s.bytes, 0)));
+    total("total-buffers", living.reduce((sum, s) => sum + s.buffers, 0));
+    total("total-problems", problems);
     byId("total-problems").className = problems ? "bad" : "";
     const empty = byId("empty");
-    empty.hidden = found.length > 0;
+    empty.hidden = found.length > 0 || !heard;
     empty.textContent = segments.size ? "No segment matches." : "No segment is published yet.";
     const more = byId("more");
     more.hidden = found.length <= limit;
@@ -209,6 +218,7 @@
   const hear = (name, data) => {
     if (name === "all") {
       skew = data.now_ms - Date.now();
+      heard = true;
       const keys = new Set(data.segments.map((s) => s.key));
       for (const key of segments.keys()) if (!keys.has(key)) segments.delete(key);
       for (const s of data.segments) {

@@ -1,0 +1,179 @@
+//! The target's side of a fence: which attempts of one sender life may still touch memory.
+//!
+//! Data connections ask [`FenceLedger::admit`] before an attempt may apply anything and report its end; the control
+//! connection brings fences. A fence is acknowledged when the attempts it names are refused from now on *and* those that
+//! had been admitted have ended: after the acknowledgement nothing of them is applied.
+//!
+//! The memory is bounded: when too many requests are fenced, the lowest request ids are refused as a whole. Ids grow
+//! within a sender's life, so that is refusing very old requests, which costs them a failure and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One attempt of a request, as the data connection names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct AttemptId {
+    /// Unique in the sender's life, growing.
+    pub(crate) request: u64,
+    /// From 1.
+    pub(crate) attempt: u32,
+}
+
+/// What a fence leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FenceStart {
+    /// Nothing is running: acknowledge.
+    Acknowledge,
+    /// These are running: stop them; [`FenceLedger::ended`] says when to acknowledge.
+    Stop(Vec<AttemptId>),
+    /// Too many fences wait already: close the connection, the sender will repeat it.
+    Busy,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Waiting {
+    id: u64,
+    running: BTreeSet<AttemptId>,
+}
+
+/// Admission of attempts, for one sender life.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FenceLedger {
+    limit: usize,
+    /// Requests below are refused.
+    floor: u64,
+    /// The highest attempt of a request that is refused.
+    fenced: BTreeMap<u64, u32>,
+    running: BTreeSet<AttemptId>,
+    waiting: Vec<Waiting>,
+}
+
+impl FenceLedger {
+    /// An empty ledger that remembers the fences of `limit` requests and lets as many fences wait.
+    pub(crate) fn new(limit: usize) -> Self {
+        let (fenced, running) = (BTreeMap::new(), BTreeSet::new());
+        Self { limit: limit.max(1), floor: 0, fenced, running, waiting: Vec::new() }
+    }
+
+    /// Whether the attempt may touch memory. If so, its end must be reported.
+    pub(crate) fn admit(&mut self, id: AttemptId) -> bool {
+        let refused = id.request < self.floor
+            || self.fenced.get(&id.request).is_some_and(|attempt| id.attempt <= *attempt);
+        // An attempt that is running already is a repetition: refused too.
+        !refused && self.running.insert(id)
+    }
+
+    /// The attempt touches nothing any more. Returns the fences that can be acknowledged now.
+    pub(crate) fn ended(&mut self, id: AttemptId) -> Vec<u64> {
+        self.running.remove(&id);
+        let mut answered = Vec::new();
+        self.waiting.retain_mut(|waiting| {
+            waiting.running.remove(&id);
+            if waiting.running.is_empty() {
+                answered.push(waiting.id);
+            }
+            !waiting.running.is_empty()
+        });
+        answered
+    }
+
+    /// Refuses these attempts and older ones of their requests from now on. `fence` is the id to acknowledge; a
+    /// repeated fence has its own.
+    pub(crate) fn fence(&mut self, fence: u64, attempts: &[AttemptId]) -> FenceStart {
+        for id in attempts.iter().filter(|id| id.request >= self.floor) {
+            let highest = self.fenced.entry(id.request).or_insert(id.attempt);
+            *highest = (*highest).max(id.attempt);
+        }
+        while self.fenced.len() > self.limit {
+            if let Some((request, _)) = self.fenced.pop_first() {
+                self.floor = request.saturating_add(1);
+            }
+        }
+        let named = |id: &AttemptId| {
+            attempts.iter().any(|fenced| fenced.request == id.request && id.attempt <= fenced.attempt)
+        };
+        let running: BTreeSet<_> = self.running.iter().copied().filter(named).collect();
+        if running.is_empty() {
+            return FenceStart::Acknowledge;
+        }
+        if self.waiting.len() >= self.limit {
+            return FenceStart::Busy;
+        }
+        let stop = running.iter().copied().collect();
+        self.waiting.push(Waiting { id: fence, running });
+        FenceStart::Stop(stop)
+    }
+
+    /// The control connection is gone: nobody waits for acknowledgements. What is refused stays refused.
+    pub(crate) fn disconnected(&mut self) {
+        self.waiting.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(request: u64, attempt: u32) -> AttemptId {
+        AttemptId { request, attempt }
+    }
+
+    /// FO-07
+    #[test]
+    fn a_fenced_attempt_is_refused_and_a_newer_one_is_not() {
+        let mut ledger = FenceLedger::new(8);
+        assert_eq!(ledger.fence(1, &[id(5, 2)]), FenceStart::Acknowledge);
+        assert!(!ledger.admit(id(5, 1)) && !ledger.admit(id(5, 2)));
+        assert!(ledger.admit(id(5, 3)) && ledger.admit(id(6, 1)));
+    }
+
+    /// FO-07
+    #[test]
+    fn a_fence_is_acknowledged_when_the_last_running_attempt_has_ended() {
+        let mut ledger = FenceLedger::new(8);
+        assert!(ledger.admit(id(5, 1)) && ledger.admit(id(6, 1)) && ledger.admit(id(7, 1)));
+        let stop = FenceStart::Stop(vec![id(5, 1), id(6, 1)]);
+        assert_eq!(ledger.fence(9, &[id(5, 1), id(6, 4)]), stop);
+        assert!(ledger.ended(id(5, 1)).is_empty());
+        assert!(ledger.ended(id(7, 1)).is_empty());
+        assert_eq!(ledger.ended(id(6, 1)), [9]);
+    }
+
+    #[test]
+    fn an_older_fence_does_not_open_what_a_newer_one_closed() {
+        let mut ledger = FenceLedger::new(8);
+        ledger.fence(1, &[id(5, 3)]);
+        ledger.fence(2, &[id(5, 1)]);
+        assert!(!ledger.admit(id(5, 3)));
+    }
+
+    #[test]
+    fn an_attempt_is_not_admitted_twice_at_a_time() {
+        let mut ledger = FenceLedger::new(8);
+        assert!(ledger.admit(id(1, 1)));
+        assert!(!ledger.admit(id(1, 1)));
+    }
+
+    #[test]
+    fn what_is_forgotten_for_want_of_room_stays_refused() {
+        let mut ledger = FenceLedger::new(4);
+        for request in 0..100 {
+            ledger.fence(request, &[id(request, 1)]);
+            assert!(ledger.fenced.len() <= 4);
+        }
+        assert!((0..100).all(|request| !ledger.admit(id(request, 1))));
+        assert!(ledger.admit(id(99, 2)) && ledger.admit(id(100, 1)));
+    }
+
+    #[test]
+    fn too_many_waiting_fences_are_turned_away() {
+        let mut ledger = FenceLedger::new(2);
+        assert!(ledger.admit(id(1, 1)));
+        for fence in 0..2 {
+            assert!(matches!(ledger.fence(fence, &[id(1, 1)]), FenceStart::Stop(_)));
+        }
+        assert_eq!(ledger.fence(2, &[id(1, 1)]), FenceStart::Busy);
+        ledger.disconnected();
+        assert!(matches!(ledger.fence(3, &[id(1, 1)]), FenceStart::Stop(_)));
+        assert_eq!(ledger.ended(id(1, 1)), [3]);
+    }
+}

@@ -48,6 +48,10 @@ pub(crate) enum Command {
     Serve(command::serve::ServeArgs),
     /// Copies a file into a segment's buffer, or a part of a buffer into a file
     Cp(command::cp::CpArgs),
+    /// Lists what a metadata store holds, and which engines answer
+    Ls(command::ls::LsArgs),
+    /// Runs a metadata store over HTTP until it is told to stop
+    Metad(command::metad::MetadArgs),
     /// Prints what a segment offers
     Show(command::SegmentArgs),
     /// Asks whether the engine behind a segment answers

@@ -64,13 +64,26 @@ impl Context {
         te::builder(self.name().unwrap_or_default()).settings(&self.settings)
     }
 
-    /// An engine that only talks to `peer`. Where nothing states the own address, it is the one that leads there.
+    /// An engine that only talks to `peer`. Where nothing states the own address, it is the one that leads there, or
+    /// to the metadata store.
     pub(crate) fn client(&self, peer: &str) -> Result<blocking::Engine> {
         let settings = &self.settings;
         let stated = self.name().is_some()
             || settings.advertise.get().is_some()
             || !matches!(settings.metadata.get(), MetadataUrl::Peer { host: None, .. });
-        let builder = if stated {
+        let builder = if let MetadataUrl::Store { .. } = settings.metadata.get() {
+            // A name nobody else has: whoever only asks must not take that of an engine.
+            let own = self.name().map_or_else(passing_name, ToOwned::to_owned);
+            let builder = te::builder(own).settings(settings);
+            let towards = || te::address::towards(&settings.metadata.get().server()?).ok();
+            match settings.advertise.get() {
+                None => match towards() {
+                    Some(ip) => builder.advertise(&ip.to_string()),
+                    None => builder,
+                },
+                Some(_) => builder,
+            }
+        } else if stated {
             self.builder()
         } else {
             let endpoint = Endpoint::parse_or_default_port(peer, DEFAULT_CONTROL_PORT);
@@ -118,6 +131,12 @@ impl Context {
         }
         options
     }
+}
+
+/// The name of an engine that comes and goes.
+fn passing_name() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("te-cli-{}-{:x}", std::process::id(), since.as_nanos())
 }
 
 fn start_logging(filter: &str) -> Result<()> {

@@ -41,6 +41,8 @@ fn run(cli: Cli) -> Result<()> {
         Command::DemoInitiator(args) => demo::initiator::run(&context, &args),
         Command::Serve(args) => command::serve::run(&context, &args),
         Command::Cp(args) => command::cp::run(&context, &args),
+        Command::Ls(args) => command::ls::run(&context, &args),
+        Command::Metad(args) => command::metad::run(&context, &args),
         Command::Show(args) => command::show::run(&context, &args),
         Command::Probe(args) => command::probe::run(&context, &args),
         Command::Notify(args) => command::notify::run(&context, &args),

@@ -72,14 +72,48 @@ fn a_peer_that_is_not_there_is_one_line_and_its_details() {
 }
 
 /// META-18.
+#[cfg(not(feature = "etcd"))]
 #[test]
 fn a_store_that_is_not_compiled_in_names_its_feature() {
-    let (code, error) = fails(&["probe", "decode-7", "--metadata", "etcd://127.0.0.1:2379"]);
-    assert_eq!(code, 1);
-    assert!(error.contains("needs the Cargo feature `etcd`"), "{error}");
+    for command in [["probe", "decode-7"].as_slice(), &["ls"]] {
+        let (code, error) = fails(&[command, &["--metadata", "etcd://127.0.0.1:2379"]].concat());
+        assert_eq!(code, 1);
+        assert!(error.contains("needs the Cargo feature `etcd`"), "{error}");
+    }
+}
+
+#[cfg(not(feature = "http"))]
+#[test]
+fn a_server_that_is_not_compiled_in_names_its_feature() {
+    let (code, error) = fails(&["metad"]);
+    assert_eq!((code, error.contains("the Cargo feature `http`")), (2, true), "{error}");
+}
+
+/// META-18.
+#[test]
+fn a_scheme_nobody_knows_is_a_mistake_on_the_command_line() {
     let (code, error) = fails(&["probe", "decode-7", "--metadata", "gopher://127.0.0.1"]);
     assert_eq!(code, 2);
     assert!(error.starts_with("te: metadata scheme \"gopher\" is unknown; compiled in: "), "{error}");
+}
+
+#[test]
+fn without_a_store_there_is_nothing_to_list() {
+    let (code, error) = fails(&["ls"]);
+    assert_eq!(code, 2);
+    assert!(error.starts_with("te: P2PHANDSHAKE holds no list: engines ask each other"), "{error}");
+}
+
+/// SEC-03.
+#[test]
+fn a_token_is_in_no_output() {
+    let set = ["--set", "metadata.token=hunter2"];
+    for arguments in [["config", "--origin"].as_slice(), &["config", "--json"]] {
+        let text = succeeds(&[arguments, &set].concat());
+        assert!(text.contains("***") && !text.contains("hunter2"), "{text}");
+    }
+    let (_, error) = fails(&["ls", "--metadata", "redis//u:hunter2@127.0.0.1"]);
+    assert!(!error.contains("hunter2"), "{error}");
 }
 
 /// B-08.
@@ -87,8 +121,15 @@ fn a_store_that_is_not_compiled_in_names_its_feature() {
 fn features_says_what_is_compiled_in() {
     let all = json(&["features"]);
     for feature in all["features"].as_array().unwrap() {
-        let name = feature["name"].as_str().unwrap();
-        let compiled = (name == "tcp" && cfg!(feature = "tcp")) || (name == "p2p" && cfg!(feature = "p2p"));
+        let compiled = match feature["name"].as_str().unwrap() {
+            "tcp" => cfg!(feature = "tcp"),
+            "p2p" => cfg!(feature = "p2p"),
+            "etcd" => cfg!(feature = "etcd"),
+            "redis" => cfg!(feature = "redis"),
+            "http" => cfg!(feature = "http"),
+            "tls" => cfg!(feature = "tls"),
+            _ => false,
+        };
         assert_eq!(feature["compiled"], compiled, "{feature}");
     }
     assert!(succeeds(&["features"]).contains("not in this release"));

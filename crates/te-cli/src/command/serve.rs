@@ -10,9 +10,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 use te::{Access, Buffer, Deadline, Engine, Location, Notification};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::Stop;
 use crate::bench::raw::RawServer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -53,8 +53,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<()> {
 }
 
 async fn serve(context: &Context, args: &ServeArgs) -> Result<()> {
-    // Before anything is offered, so that a signal in between is not lost.
-    let (mut terminate, mut interrupt) = (caught(SignalKind::terminate())?, caught(SignalKind::interrupt())?);
+    let mut stop = Stop::caught()?;
     let engine = context.builder().build().await?;
     let raw = if args.raw { Some(RawServer::start(engine.local().control().host())?) } else { None };
     let buffer = engine.allocate(size::index(args.size), Location::Any, args.access).await?;
@@ -68,8 +67,7 @@ async fn serve(context: &Context, args: &ServeArgs) -> Result<()> {
     let mut listening = true;
     loop {
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            () = stop.asked() => break,
             notification = engine.next_notification() => print_notification(context, &notification)?,
             command = commands.recv(), if listening => match command {
                 Some(command) => output::json(&answer(&buffer, &command))?,
@@ -84,10 +82,6 @@ async fn serve(context: &Context, args: &ServeArgs) -> Result<()> {
         eprintln!("te: {left}");
     }
     Ok(())
-}
-
-fn caught(kind: SignalKind) -> Result<Signal> {
-    signal(kind).map_err(|error| Failure::io("cannot catch signals", &error))
 }
 
 fn announce(context: &Context, engine: &Engine, buffer: &Buffer, raw: Option<&RawServer>) -> Result<()> {

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 use te::{Deadline, Segment, SegmentDescriptor};
-use te_segment::{BufferDescriptor, DescriptorVersion, Identity, TcpFraming, TransportKind};
+use te_segment::{DescriptorVersion, Identity, TcpFraming};
 
-use super::SegmentArgs;
+use super::{SegmentArgs, transports};
 use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{self, Align, Table};
@@ -16,10 +16,6 @@ pub(crate) fn run(context: &Context, args: &SegmentArgs) -> Result<()> {
     let outcome = if context.json { output::json(&as_json(&segment)) } else { print(&descriptor) };
     engine.shutdown(Deadline::after_secs(1));
     outcome
-}
-
-fn transports(buffer: &BufferDescriptor) -> Vec<&str> {
-    buffer.via().keys().map(TransportKind::as_str).collect()
 }
 
 fn data_port(descriptor: &SegmentDescriptor) -> Option<(String, &'static str)> {

@@ -59,8 +59,13 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_as("127.0.0.1", arguments)
+    }
+
+    /// With a name of its own, for a metadata store.
+    pub(crate) fn start_as(name: &str, arguments: &[&str]) -> Self {
         let mut child = te()
-            .args(["serve", "--name", "127.0.0.1", "--json"])
+            .args(["serve", "--name", name, "--json"])
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -95,6 +100,12 @@ impl Served {
 
     pub(crate) fn close_stdin(&mut self) {
         self.stdin = None;
+    }
+
+    /// Kills it without a chance to clean up.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     pub(crate) fn signal(&self, name: &str) {

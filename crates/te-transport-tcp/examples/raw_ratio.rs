@@ -189,6 +189,8 @@ fn compare(time: Duration, turns: usize, filter: &str, cpu: Option<&str>) {
                 (64 << 10, 16),
                 (1 << 20, 1),
                 (1 << 20, 16),
+                (4 << 20, 1),
+                (8 << 20, 1),
                 (16 << 20, 1),
                 (64 << 20, 1),
             ] {

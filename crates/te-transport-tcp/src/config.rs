@@ -42,7 +42,7 @@ pub struct TcpConfig {
     /// Requests in flight on one connection at most (version 2; version 1 has one). 1 to 1,024, default 64.
     pub pipeline: usize,
     /// A request of at least this many bytes is cut into stripes for several connections. 64 KiB to 2^60, default
-    /// 16 MiB.
+    /// 4 MiB.
     pub stripe_threshold: u64,
     /// Connections the target serves at most. 1 to 1,000,000, default 4,096.
     pub max_connections: usize,
@@ -66,7 +66,7 @@ impl Default for TcpConfig {
             status_timeout: Duration::from_secs(30),
             progress_timeout: Duration::from_secs(30),
             pipeline: 64,
-            stripe_threshold: 16 << 20,
+            stripe_threshold: 4 << 20,
             max_connections: 4096,
             silent_timeout: Duration::from_secs(10),
             reject_drain_bytes: 256 << 20,

@@ -23,11 +23,11 @@ use crate::config::{FramingChoice, TcpConfig};
 pub(crate) use self::address::data_endpoint;
 pub(crate) use self::peer::Common;
 
-/// Connections that are worth using at once for one batch. Each keeps a thread busy at either end. Asks the system,
-/// which takes tens of microseconds.
+/// Connections that are worth using at once for one batch: each keeps a thread busy. Asks the system, which takes tens
+/// of microseconds.
 pub(crate) fn parallel(config: &TcpConfig) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    (cores / 2).clamp(1, config.connections_per_peer)
+    cores.min(config.connections_per_peer)
 }
 
 /// All peers of a transport, by data endpoint.

@@ -11,7 +11,7 @@ use super::peer::{Peer, State, WORKER_IDLE};
 use super::unit::Job;
 
 /// A caller shares its batch with workers when each gets at least this much: below, waking them costs more.
-const SHARE_BYTES: u64 = 8 << 20;
+const SHARE_BYTES: u64 = 2 << 20;
 
 impl Peer {
     /// Executes a submission, or queues it. Nothing is refused for being much.

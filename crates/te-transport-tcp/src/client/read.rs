@@ -14,8 +14,14 @@ const GATHER_BYTES: u64 = 1 << 20;
 /// Headers sent with one call at most.
 const HEADERS: usize = 64;
 
+/// Bytes asked for ahead of their arrival at most, unless one request is larger: what is not asked for yet can be taken
+/// over by another connection.
+const AHEAD_BYTES: u64 = 4 << 20;
+
 /// What has arrived of the answers at the front.
 struct Arrived {
+    /// Payload bytes of all requests under way.
+    asked: u64,
     /// Statuses of the answers that one call takes.
     statuses: [[u8; STATUS_LEN]; GATHER],
     /// Bytes of the answer at the front that are here, its status included.
@@ -24,13 +30,14 @@ struct Arrived {
 
 impl Exchange<'_> {
     pub(super) fn read(&mut self) -> Result<(), Break> {
-        let mut arrived = Arrived { statuses: [[0; STATUS_LEN]; GATHER], bytes: 0 };
+        let mut arrived = Arrived { asked: 0, statuses: [[0; STATUS_LEN]; GATHER], bytes: 0 };
         let config = self.peer.config();
         let mut progress = Progress::new(config.progress_timeout);
         let mut wait = Progress::new(config.status_timeout);
         loop {
             // Topped up when half is through: many headers in one call, and never a pause at the peer.
-            if self.link.sent.len() <= self.window() / 2 && self.send_headers(&mut progress)? {
+            let low = self.link.sent.len() <= self.window() / 2 && arrived.asked <= AHEAD_BYTES / 2;
+            if low && self.send_headers(&mut arrived, &mut progress)? {
                 wait.restart();
             }
             if self.link.sent.is_empty() {
@@ -67,12 +74,16 @@ impl Exchange<'_> {
     }
 
     /// Sends as many headers as the window allows; whether there were any.
-    fn send_headers(&mut self, progress: &mut Progress) -> Result<bool, Break> {
+    fn send_headers(&mut self, arrived: &mut Arrived, progress: &mut Progress) -> Result<bool, Break> {
         let mut bytes = [0; HEADERS * HEADER_LEN];
         let room = self.window().saturating_sub(self.link.sent.len()).min(HEADERS);
         let mut count = 0;
         for slot in bytes.chunks_exact_mut(HEADER_LEN).take(room) {
+            if arrived.asked >= AHEAD_BYTES {
+                break;
+            }
             let Some(unit) = self.next_unit() else { break };
+            arrived.asked += unit.len();
             slot.copy_from_slice(&self.header(&unit));
             self.link.sent.push_back(unit);
             self.unsent += 1;
@@ -144,6 +155,7 @@ impl Exchange<'_> {
             answer += 1;
             complete = true;
             if let Some(unit) = self.link.sent.pop_front() {
+                arrived.asked -= unit.len();
                 add(&self.peer.counters().payload_received, unit.len());
                 self.peer.done(unit);
             }

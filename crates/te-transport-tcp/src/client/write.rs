@@ -12,7 +12,7 @@ use crate::progress::Progress;
 /// Requests gathered into one call at most. Each takes up to three spans.
 const GATHER: usize = Spans::MAX / 3;
 /// No more is gathered beyond this; one request may be larger.
-const GATHER_BYTES: u64 = 1 << 20;
+const GATHER_BYTES: u64 = 64 << 10;
 /// Room for answers not looked at yet.
 const ANSWERS: usize = 64 * STATUS_LEN;
 

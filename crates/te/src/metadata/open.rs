@@ -186,6 +186,10 @@ impl Access {
     ) -> Result<Arc<dyn MetadataStore>> {
         use te_metadata_http::{HttpConfig, HttpStore};
 
+        if self.user.is_some() {
+            let cause = "http stores take a token in metadata.token, or user and password in the URL; not metadata.user";
+            return Err(config(cause));
+        }
         let mut store = HttpConfig::parse(url)
             .map_err(|error| config(&error).with_source(error))?
             .connect_timeout(*settings.control_connect.get());
@@ -195,11 +199,18 @@ impl Access {
         if let Some(proxy) = settings.metadata_proxy.get() {
             store = store.proxy(proxy.reveal());
         }
-        if let Some(ca) = self.ca {
-            store = store.ca_pem(ca);
+        #[cfg(feature = "tls")]
+        {
+            if let Some(ca) = self.ca {
+                store = store.ca_pem(ca);
+            }
+            if let Some((chain, key)) = self.identity {
+                store = store.identity_pem(chain, key);
+            }
         }
-        if let Some((chain, key)) = self.identity {
-            store = store.identity_pem(chain, key);
+        #[cfg(not(feature = "tls"))]
+        if self.ca.is_some() || self.identity.is_some() {
+            return Err(needs_tls("https"));
         }
         if let Some(incarnation) = incarnation {
             store = store.incarnation(incarnation);
@@ -211,7 +222,7 @@ impl Access {
 }
 
 /// A store was asked for TLS, which its crate was built without.
-#[cfg(any(feature = "etcd", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "redis", all(feature = "http", not(feature = "tls"))))]
 fn needs_tls(scheme: &'static str) -> Error {
     let error = MetadataError::NeedsFeature {
         scheme,

@@ -275,9 +275,9 @@ settings! {
         [Alias::Seconds("MC_TCP_PROGRESS_TIMEOUT_SEC")], feature "tcp";
     /// Requests in flight on one data connection at most. Default 64, range 1 to 1024.
     tcp_pipeline: Count = Count(64), "tcp.pipeline", "TE_TCP_PIPELINE", Span::Count(1, 1_024), [], feature "tcp";
-    /// A request of at least this many bytes is cut into stripes for several connections. Default 16MiB, range 64KiB
+    /// A request of at least this many bytes is cut into stripes for several connections. Default 4MiB, range 64KiB
     /// to 1048576TiB.
-    tcp_stripe_threshold: u64 = 16 * MIB, "tcp.stripe_threshold", "TE_TCP_STRIPE_THRESHOLD",
+    tcp_stripe_threshold: u64 = 4 * MIB, "tcp.stripe_threshold", "TE_TCP_STRIPE_THRESHOLD",
         Span::Bytes(64 << 10, 1 << 60), [], feature "tcp";
     /// Data connections served at most. Default 4096, range 1 to 1000000.
     tcp_max_connections: Count = Count(4_096), "tcp.max_connections", "TE_TCP_MAX_CONNECTIONS",

@@ -240,3 +240,41 @@ fn read(key: &str, setting: &Setting<Option<PathBuf>>) -> Result<Option<Vec<u8>>
         config(format!("{key} = {} from {} cannot be read: {error}", path.display(), setting.origin()))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(variables: &[(&str, &str)], scheme: &str, url: &str) -> Access {
+        let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
+        Access::of(&Settings::from_variables(variables).unwrap().settings, scheme, url).unwrap()
+    }
+
+    /// A variable that the reference engine reads for redis is no password of another store.
+    #[test]
+    fn redis_variables_of_the_reference_are_for_redis_alone() {
+        let variables = [("MC_REDIS_USERNAME", "engine"), ("MC_REDIS_PASSWORD", "hunter2")];
+        let redis = access(&variables, "redis", "redis://a");
+        assert_eq!((redis.user.as_deref(), redis.token.as_deref()), (Some("engine"), Some("hunter2")));
+        let etcd = access(&variables, "etcd", "etcd://a:2379");
+        assert_eq!((etcd.user, etcd.token), (None, None));
+        let own = access(&[("TE_METADATA_TOKEN", "hunter2")], "http", "http://a");
+        assert_eq!(own.token.as_deref(), Some("hunter2"));
+    }
+
+    #[test]
+    fn a_login_in_the_url_counts_more_than_settings() {
+        let access = access(&[("TE_METADATA_TOKEN", "hunter2")], "redis", "redis://:other@a");
+        assert_eq!(access.token, None);
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_file_that_cannot_be_read_is_named_with_its_setting() {
+        let mut settings = Settings::default();
+        settings.set("metadata.ca_file", "/nonexistent", Origin::CommandLine).unwrap();
+        let error = Access::of(&settings, "https", "https://a").err().unwrap();
+        let expected = "metadata.ca_file = /nonexistent from command line cannot be read: ";
+        assert!(error.cause().starts_with(expected), "{error}");
+    }
+}

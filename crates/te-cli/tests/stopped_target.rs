@@ -92,8 +92,14 @@ fn write_to_a_stopped_target_says_that_it_may_still_apply() {
     std::thread::sleep(Duration::from_secs(1));
     let again = initiator();
     let found = read_all(&again, &whole(&again, &target));
-    let applied = found.iter().zip(0..).take_while(|(byte, at)| **byte == byte_at(WRITTEN, *at)).count();
-    verify(BEFORE, applied as u64, &found[applied..]).unwrap();
+    // Several connections may each have carried a part. Every byte is the old one or the one that was sent.
+    let mut applied = 0;
+    for (at, byte) in (0..).zip(&found) {
+        if *byte != byte_at(BEFORE, at) {
+            assert_eq!(*byte, byte_at(WRITTEN, at), "byte {at}");
+            applied += 1;
+        }
+    }
     // Far less than the request fits into the kernels' buffers; the rest was discarded with the connection.
     assert!(applied < LEN / 2, "{applied} bytes were applied after the end");
     drop(memory);

@@ -187,7 +187,7 @@ fn a_secret_is_in_no_text() {
     assert_eq!(settings.metadata_token.get().as_ref().map(Secret::reveal), Some("hunter2"));
     assert_eq!(value(&settings, "metadata.token").0, "***");
     assert!(!format!("{settings:?} {settings:#?}").contains("hunter2"));
-    for line in ["metadata.token hunter2", "metadata redis://u:hunter2@a", "metadata = redis://u:hunter2@a b"]
+    for line in ["metadata.token hunter2", "metadata redis://u:hunter2@a", "metadata = gopher://u:hunter2@a"]
     {
         let error = Settings::from_text("te.conf", line).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{line}: {error:?}");

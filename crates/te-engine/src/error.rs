@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use te_metadata::DirectoryError;
+use te_metadata::{DirectoryError, SegmentState};
 use te_select::NoPath;
 use te_transport::{Failure, FailureKind, RemoteEffect};
 
@@ -21,6 +21,10 @@ pub enum ErrorKind {
     Name,
     /// The metadata knows no such segment.
     NotFound,
+    /// The directory said that the segment is gone, and its owner cannot be reached either.
+    SegmentGone,
+    /// The name has another owner now; this handle is of the earlier one.
+    StaleIncarnation,
     /// The range is not inside one buffer of the segment.
     OutsideSegment,
     /// The buffer does not allow the operation.
@@ -74,6 +78,8 @@ impl ErrorKind {
             Self::Config => "invalid setting",
             Self::Name => "name not usable",
             Self::NotFound => "segment not found",
+            Self::SegmentGone => "segment gone",
+            Self::StaleIncarnation => "peer was replaced",
             Self::OutsideSegment => "range outside the segment",
             Self::PermissionDenied => "permission denied",
             Self::Overlaps => "memory overlaps a registered region",
@@ -241,6 +247,23 @@ impl Error {
     #[must_use]
     pub fn report(&self) -> Option<&Report> {
         self.0.report.as_deref()
+    }
+
+    /// The same failure, seen with what is known of the segment: the directory's own statement that it is gone or has
+    /// another owner explains a path that leads nowhere.
+    pub(crate) fn explained_by(mut self, state: &SegmentState) -> Self {
+        let leads_nowhere = matches!(self.0.kind, ErrorKind::DataPathUnreachable | ErrorKind::ConnectionLost);
+        let kind = match state {
+            SegmentState::Replaced { .. } => ErrorKind::StaleIncarnation,
+            SegmentState::Gone { .. } => ErrorKind::SegmentGone,
+            SegmentState::Suspect { cause, .. } if cause.starts_expiry() => ErrorKind::SegmentGone,
+            _ => return self,
+        };
+        if leads_nowhere {
+            self.0.kind = kind;
+            self.0.retry = Retry::AfterReopen;
+        }
+        self
     }
 
     /// The same error, seen as part of another operation.

@@ -162,6 +162,20 @@ impl Segment {
         fresh
     }
 
+    /// Whether a request may be planned: not when the name is known to have another owner, or none.
+    pub(crate) fn check_owner(&self, operation: impl FnOnce() -> String) -> Result<()> {
+        let (kind, cause) = match self.state() {
+            SegmentState::Replaced { .. } => {
+                (ErrorKind::StaleIncarnation, "the name has another owner since this handle was opened")
+            }
+            SegmentState::Gone { .. } => (ErrorKind::SegmentGone, "the owner was asked and is gone"),
+            _ => return Ok(()),
+        };
+        Err(Error::new(kind, operation(), cause)
+            .with_peer(self.name().as_str())
+            .with_retry(Retry::AfterReopen))
+    }
+
     /// A data-path error implies that the descriptor is stale.
     pub(crate) fn doubt(&self, detail: &str) {
         self.shared.cached.invalidate(Cause::Stale { detail: detail.to_owned() });

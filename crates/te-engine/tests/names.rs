@@ -75,3 +75,44 @@ fn lease_is_renewed_while_the_engine_lives() {
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// META-01: a clean stop is noticed by everybody who has the segment open: the next open says "not found", and a
+/// transfer on the old handle that the segment is gone.
+#[test]
+fn handle_of_a_stopped_owner_says_that_the_segment_is_gone() {
+    let world = World::new();
+    let (owner, opener) = (start(&world, "node").unwrap(), start(&world, "opener").unwrap());
+    let offered = block_on(owner.register(vec![0_u8; 4096], Access::REMOTE)).unwrap();
+    block_on(owner.published(soon())).unwrap();
+    let local = block_on(opener.register(vec![0_u8; 4096], Access::LOCAL)).unwrap();
+    let peer = block_on(opener.open("node")).unwrap();
+    let remote = peer.range(offered.address(), 4096).unwrap();
+    assert!(block_on(owner.shutdown(soon())).is_clean());
+    assert_eq!(block_on(opener.open("node")).unwrap_err().kind(), ErrorKind::NotFound);
+    let began = Instant::now();
+    until("the end to be noticed", || {
+        let error = opener.batch().read(&remote, local.slice(..)).run().unwrap_err();
+        error.kind() == ErrorKind::SegmentGone
+    });
+    assert!(began.elapsed() < LEASE, "{:?}", began.elapsed());
+}
+
+/// META-02: a handle from an earlier life of the owner never reaches the later one.
+#[test]
+fn handle_of_an_earlier_life_is_stale() {
+    let world = World::new();
+    let (owner, opener) = (start(&world, "node").unwrap(), start(&world, "opener").unwrap());
+    let offered = block_on(owner.register(vec![0_u8; 4096], Access::REMOTE)).unwrap();
+    block_on(owner.published(soon())).unwrap();
+    let local = block_on(opener.register(vec![0_u8; 4096], Access::LOCAL)).unwrap();
+    let remote = block_on(opener.open("node")).unwrap().range(offered.address(), 4096).unwrap();
+    assert!(block_on(owner.shutdown(soon())).is_clean());
+    let next = start(&world, "node").unwrap();
+    let again = block_on(next.register(vec![1_u8; 4096], Access::REMOTE)).unwrap();
+    block_on(next.published(soon())).unwrap();
+    let fresh = block_on(opener.open("node")).unwrap();
+    let stale = opener.batch().read(&remote, local.slice(..)).submit().unwrap_err();
+    assert_eq!(stale.kind(), ErrorKind::StaleIncarnation);
+    let range = fresh.range(again.address(), 4096).unwrap();
+    opener.batch().read(&range, local.slice(..)).run().unwrap();
+}

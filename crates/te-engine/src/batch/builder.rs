@@ -216,6 +216,7 @@ fn check_request(op: Op, local: &LocalSlice, remote: &RemoteRange) -> Result<()>
         let cause = format!("the local slice has {} bytes, the remote range {}", local.len(), remote.len());
         return Err(Error::new(ErrorKind::InvalidArgument, operation(), cause));
     }
+    remote.segment().check_owner(operation)?;
     let access = remote.buffer().access();
     let permitted = match op {
         Op::Read => access.allows_read(),

@@ -223,7 +223,11 @@ impl BatchState {
                         request.segment,
                         request.remote.start()
                     );
-                    Error::from_failure(operation, request.segment.as_str(), failure)
+                    let error = Error::from_failure(operation, request.segment.as_str(), failure);
+                    match self.requests.iter().find(|info| *info.remote.segment().name() == request.segment) {
+                        Some(info) => error.explained_by(&info.remote.segment().state()),
+                        None => error,
+                    }
                 }
                 None => {
                     let cause = match &report.notify {

@@ -151,7 +151,15 @@ impl Directory for P2pDirectory {
         name: &'a SegmentName,
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Resolved, DirectoryError>> {
-        Box::pin(self.exchange(name, deadline))
+        Box::pin(async move {
+            // Said here: a quick peer may answer before a deadline that is over is looked at.
+            if Instant::now() >= deadline {
+                let operation = DirectoryOperation::Resolve;
+                let (name, from) = (name.as_str().to_owned(), name.as_str().to_owned());
+                return Err(DirectoryError::DeadlineExceeded { operation, name, from });
+            }
+            self.exchange(name, deadline).await
+        })
     }
 
     fn locate<'a>(

@@ -15,7 +15,9 @@
 //!     }
 //!     fn receive(&mut self, from: usize, hops: u32, post: &mut Post<'_, u32>) {
 //!         self.0 = hops;
-//!         post.send(from, hops + 1);
+//!         if hops < 20 {
+//!             post.send(from, hops + 1);
+//!         }
 //!     }
 //! }
 //! let mut sim = Sim::new(7, Weather::calm(), vec![Gossip(0), Gossip(0)]);

@@ -176,9 +176,10 @@ impl Peer {
                 state.waiting -= 1;
                 return None;
             }
-            let until = match state.earliest_deadline() {
-                Some(deadline) => state.barred.map_or(deadline, |barred| deadline.min(barred.max(now))),
-                None => end,
+            let until = match (state.earliest_deadline(), state.barred) {
+                (Some(deadline), Some(barred)) if barred > now => deadline.min(barred),
+                (Some(deadline), _) => deadline,
+                (None, _) => end,
             };
             self.wake.wait_until(&mut state, until);
         }

@@ -87,6 +87,8 @@ fn serve_request(shared: &Shared, connection: &mut Connection, request: &Request
         Op::Read => RemoteOp::Read,
         Op::Write => RemoteOp::Write,
     };
+    // Marked before the look-up: whoever withdraws a region sees every request that got a hold before it was blocked.
+    connection.current.set(request.addr);
     // The hold keeps the region registered and in place for as long as the request touches it.
     let hold = match shared.regions.remote(request.addr, request.len, op) {
         Ok(hold) => hold,
@@ -94,11 +96,11 @@ fn serve_request(shared: &Shared, connection: &mut Connection, request: &Request
             let (id, op, addr, len) = (connection.id, request.op, request.addr, request.len);
             tracing::debug!(target: "te::transport_tcp", connection = id, %op, addr, len, %refusal, "refused");
             add(&shared.counters.refused, 1);
+            connection.current.clear();
             refuse(shared, connection, request.framing);
             return false;
         }
     };
-    connection.current.set(hold.address());
     let served = match request.op {
         Op::Write => receive(shared, connection, &hold, request.framing),
         Op::Read => send(shared, connection, &hold, request.framing),

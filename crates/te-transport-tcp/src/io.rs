@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawF
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -21,6 +21,10 @@ use te_transport::Abort;
 
 /// Longest time a call waits without moving a byte, and the resolution of everything that is checked between calls.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// How long a wait for a header or a status looks before it sleeps. Waking a sleeping thread on another core costs about as
+/// much; longer would take the core from whoever is to send.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// Most bytes one call moves, so that deadlines are looked at between calls even on a connection that never waits.
 pub(crate) const CALL_BYTES: usize = 4 << 20;
@@ -262,6 +266,16 @@ impl Wire {
 
     /// Receives into `buffer`, waiting no longer than `left`.
     pub(crate) fn recv_bytes(&mut self, buffer: &mut [u8], wait: Wait, left: Duration) -> io::Result<Step> {
+        if wait != Wait::No && left >= TICK {
+            let until = Instant::now() + SPIN;
+            loop {
+                match self.recv_slice(buffer, libc::MSG_DONTWAIT)? {
+                    Step::Quiet if Instant::now() < until => std::hint::spin_loop(),
+                    Step::Quiet => break,
+                    step => return Ok(step),
+                }
+            }
+        }
         let Some(flags) = self.receiving_flags(wait, left)? else { return Ok(Step::Quiet) };
         self.recv_slice(buffer, flags)
     }

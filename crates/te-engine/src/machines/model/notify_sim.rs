@@ -13,8 +13,13 @@ use super::{all_seeds, some_seed};
 const NOTES: u64 = 30;
 const RECEIVER: usize = 0;
 
-/// The batch a notification is of: unique over all senders and lives.
+/// The batch a notification is of: unique over all senders and lives. It says whose life it is of, see [`sender_of`].
 type Batch = u64;
+
+/// Sender and life. Another life is another sender: a straggler of the old one may come after the first of the new.
+fn sender_of(batch: Batch) -> u64 {
+    batch % 1_000
+}
 
 #[derive(Clone, Debug)]
 enum Message {
@@ -89,7 +94,7 @@ impl Sender {
     }
 
     fn push(&mut self, post: &mut Post<'_, Message>) {
-        let batch = self.next * 10 + post.me() as u64;
+        let batch = self.next * 1_000 + u64::from(post.life()) * 10 + post.me() as u64;
         self.next += 1;
         let patience = Duration::from_millis(1_000 + post.random(8_000));
         let deadline = post.now() + patience;
@@ -208,7 +213,7 @@ fn check(nodes: &[Node]) -> Result<(), String> {
         if other == batch {
             return Err(format!("{batch} is taken twice"));
         }
-        if other_life == life && other % 10 == batch % 10 && other > batch {
+        if other_life == life && sender_of(*other) == sender_of(*batch) && other > batch {
             return Err(format!("{batch} is taken after {other}"));
         }
     }

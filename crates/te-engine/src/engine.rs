@@ -325,7 +325,7 @@ impl Engine {
                     .runtime()
                     .run("shutdown", async move { Ok(stop(core, tasks, deadline.instant()).await) })
                     .await
-                    .unwrap_or_default()
+                    .unwrap_or_else(|error| ShutdownReport { left: vec![error.to_string()] })
             })
             .await
             .clone();

@@ -98,8 +98,16 @@ impl Segment {
                 .with_peer(self.name().as_str())
                 .with_retry(Retry::AfterReopen)
         })?;
-        let index =
-            prepared.descriptor.buffers().iter().position(|b| std::ptr::eq(b, buffer)).unwrap_or_default();
+        // Buffers are in address order; the scan is for records that name one address twice.
+        let buffers = prepared.descriptor.buffers();
+        let index = buffers
+            .binary_search_by_key(&buffer.range().start(), |other| other.range().start())
+            .ok()
+            .filter(|at| std::ptr::eq(&buffers[*at], buffer))
+            .or_else(|| buffers.iter().position(|other| std::ptr::eq(other, buffer)))
+            .ok_or_else(|| {
+                Error::new(ErrorKind::DescriptorInvalid, operation(), "the buffer is not in the descriptor")
+            })?;
         Ok(RemoteRange { segment: self.clone(), prepared, range, buffer: index })
     }
 

@@ -1,7 +1,7 @@
 //! What every handle of one engine shares.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use te_metadata::{Directory, SegmentCache};
@@ -21,6 +21,7 @@ use crate::runtime::Runtime;
 pub(crate) struct Core {
     parts: Parts,
     stopping: AtomicBool,
+    requests: AtomicU64,
 }
 
 /// The parts, made once at the start.
@@ -40,7 +41,7 @@ pub(crate) struct Parts {
 
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
-        Self { parts, stopping: AtomicBool::new(false) }
+        Self { parts, stopping: AtomicBool::new(false), requests: AtomicU64::new(1) }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -87,6 +88,11 @@ impl Core {
     /// Refuses new work from now on; whether this call was the first to say so.
     pub(crate) fn begin_stop(&self) -> bool {
         !self.stopping.swap(true, Ordering::AcqRel)
+    }
+
+    /// Numbers for so many requests of this life: the first of them.
+    pub(crate) fn number_requests(&self, count: usize) -> u64 {
+        self.requests.fetch_add(count as u64, Ordering::Relaxed)
     }
 
     pub(crate) fn wake_publisher(&self) {

@@ -8,7 +8,7 @@ use te_memory::RegionTable;
 use te_metadata::{Directory, HolderProbe, SegmentCache};
 use te_rpc::{Bind, RpcClient, RpcHandler, RpcLimits, RpcListener};
 use te_segment::{Endpoint, Host, Incarnation, RpcLocation, SegmentName};
-use te_transport::{Context, Install, InstallError, Transport};
+use te_transport::{AdmitAll, Context, Install, InstallError, Transport};
 use tokio::sync::watch;
 
 use crate::bootstrap::BootstrapTable;
@@ -130,6 +130,7 @@ impl Bound {
             advertise: config.advertise.clone(),
             ports: config.ports,
             bootstrap: bootstrap.clone(),
+            admission: Arc::new(AdmitAll),
         };
         let installed = install(&local, transports, &context)?;
         let location = RpcLocation::new(local.control());

@@ -11,7 +11,7 @@ use std::time::Instant;
 use common::{World, soon};
 use te_engine::{ErrorKind, Retry, block_on};
 use te_memory::{Memory, Region};
-use te_segment::{Access, DescriptorBuilder, Location, SegmentDescriptor, TransportKind, Via};
+use te_segment::{Access, DescriptorBuilder, Incarnation, Location, SegmentDescriptor, TransportKind, Via};
 use te_transport::{
     Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Reach, Registration, Transport,
     TransportError,
@@ -100,6 +100,10 @@ impl Transport for Registrar {
 
     fn path(&self, _peer: &Arc<SegmentDescriptor>) -> Result<Arc<dyn Path>, String> {
         Err("only registers".to_owned())
+    }
+
+    fn fence(&self, _peer: Incarnation, _deadline: Instant) -> Result<(), TransportError> {
+        Ok(())
     }
 
     fn shutdown(&self, _deadline: Instant) -> Result<(), TransportError> {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use te_memory::Region;
 use te_segment::{
-    DescriptorBuilder, Host, Location, SegmentDescriptor, TcpFraming, TcpService, TransportKind, Via,
+    DescriptorBuilder, Host, Incarnation, Location, SegmentDescriptor, TcpFraming, TcpService, TransportKind,
+    Via,
 };
 use te_transport::{
     Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Reach, Registration, Transport,
@@ -180,6 +181,12 @@ impl Transport for TcpTransport {
 
     fn path(&self, peer: &Arc<SegmentDescriptor>) -> Result<Arc<dyn Path>, String> {
         Ok(self.peers.path(peer)?)
+    }
+
+    /// Connections of versions 1 and 2 do not say whose life they are, so there is none to close: revoked regions refuse
+    /// what comes over them.
+    fn fence(&self, _peer: Incarnation, _deadline: Instant) -> Result<(), TransportError> {
+        Ok(())
     }
 
     /// Requests of peers that are in progress get a second, or half the time if that is less, to end.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use common::{Batch, FakePeer, Node, bytes, eventually, failed};
 use te_segment::{Access, TcpFraming};
 use te_transport::{
-    CancelReason, CompletionSink, CompletionToken, FailureKind, Op, Outcome, RemoteEffect, Slice, Submission,
-    SubmitMode, Transport,
+    AttemptId, CancelReason, CompletionSink, CompletionToken, FailureKind, Op, Outcome, RemoteEffect, Slice,
+    Submission, SubmitMode, Transport,
 };
 
 const REMOTE: u64 = 0x7000_0000_0000;
@@ -243,6 +243,7 @@ fn dropping_everything_in_flight_resolves_each_slice_once() {
                     local: local.hold(0, 1 << 20).unwrap(),
                     remote: remote.range(),
                     generation: None,
+                    attempt: AttemptId { request: 1, attempt: 1 },
                     token: CompletionToken::new(sink.clone(), index),
                 })
                 .collect();

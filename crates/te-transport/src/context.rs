@@ -9,6 +9,8 @@ use te_memory::RegionTable;
 use te_segment::{Endpoint, Host, Incarnation};
 use thiserror::Error;
 
+use crate::admission::Admission;
+
 /// A boxed future that can be sent between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -42,6 +44,8 @@ pub struct Context {
     pub ports: PortRange,
     /// Reaches peers for set-up.
     pub bootstrap: Arc<dyn Bootstrap>,
+    /// Asked before a request of a te peer touches memory.
+    pub admission: Arc<dyn Admission>,
 }
 
 /// An exchange with a peer failed.

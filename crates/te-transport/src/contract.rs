@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use te_memory::Region;
-use te_segment::{DescriptorBuilder, SegmentDescriptor, TransportKind, Via};
+use te_segment::{DescriptorBuilder, Incarnation, SegmentDescriptor, TransportKind, Via};
 use thiserror::Error;
 
-use crate::capability::Capabilities;
+use crate::capability::{Capabilities, Fencing};
 use crate::context::Context;
 use crate::slice::{Submission, SubmitMode};
 
@@ -143,6 +143,14 @@ pub trait Transport: Send + Sync {
     /// [`Assessment::Unusable`] as a reason in words.
     fn path(&self, peer: &Arc<SegmentDescriptor>) -> Result<Arc<dyn Path>, String>;
 
+    /// Cuts off one life of a peer: its connections, queue pairs and mappings are closed, and when this returns nothing of
+    /// what they carried touches memory here any more. The peer may connect anew. Repeatable.
+    ///
+    /// # Errors
+    ///
+    /// What may still touch memory at the deadline; the call may be repeated.
+    fn fence(&self, peer: Incarnation, deadline: Instant) -> Result<(), TransportError>;
+
     /// Stops accepting, resolves everything in flight as `Shutdown` or better, and closes. Idempotent.
     ///
     /// # Errors
@@ -159,6 +167,9 @@ pub trait Path: Send + Sync {
     /// Executes the slices; outcomes go to their tokens. Never fails by itself: what cannot be accepted is
     /// resolved with a failure.
     fn submit(&self, submission: Submission, mode: SubmitMode);
+
+    /// How older attempts are fenced on this path. A transport that can fence at te peers cannot at others.
+    fn fencing(&self) -> Fencing;
 
     /// What is known of the path's state.
     fn health(&self) -> PathHealth;

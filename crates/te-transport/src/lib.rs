@@ -42,6 +42,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod cancel;
 mod capability;
 mod completion;
@@ -53,6 +54,7 @@ mod slice;
 #[cfg(test)]
 mod tests;
 
+pub use admission::{Admission, AdmitAll, Admitted, AttemptId};
 pub use cancel::{Abort, AbortGuard, CancelReason, CancelScope};
 pub use capability::{Capabilities, Fencing, Reach};
 pub use completion::{CompletionSink, CompletionToken, Outcome};

@@ -6,6 +6,7 @@ use std::time::Instant;
 use te_memory::Hold;
 use te_segment::{AddressRange, Generation};
 
+use crate::admission::AttemptId;
 use crate::cancel::CancelScope;
 use crate::completion::CompletionToken;
 
@@ -46,6 +47,8 @@ pub struct Slice {
     pub remote: AddressRange,
     /// The generation of the remote buffer the request was planned with; `None` for peers that have none.
     pub generation: Option<Generation>,
+    /// Which attempt of which request this is, for targets that fence. All slices of a request are parts of its attempt.
+    pub attempt: AttemptId,
     /// Reports the outcome.
     pub token: CompletionToken,
 }

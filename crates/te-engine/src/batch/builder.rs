@@ -7,7 +7,7 @@ use te_memory::Hold;
 use te_segment::TransportKind;
 use te_select::Policy;
 use te_transport::{
-    CompletionSink, CompletionToken, Failure, FailureKind, Op, Path, Slice, Submission, SubmitMode,
+    AttemptId, CompletionSink, CompletionToken, Failure, FailureKind, Op, Path, Slice, Submission, SubmitMode,
 };
 
 use super::Batch;
@@ -155,11 +155,15 @@ impl BatchBuilder {
             only.reserve(slices);
         }
         let mut index = 0_u32;
-        for ((path, max_slice, hold), (op, remote, generation)) in holds.into_iter().zip(layout) {
+        let numbers = core.number_requests(holds.len())..;
+        for (((path, max_slice, hold), (op, remote, generation)), request) in
+            holds.into_iter().zip(layout).zip(numbers)
+        {
+            let attempt = AttemptId { request, attempt: 1 };
             if remote.len() <= max_slice {
                 let token = CompletionToken::new(sink.clone(), index);
                 index += 1;
-                work[path].push(Slice { op, local: hold, remote, generation, token });
+                work[path].push(Slice { op, local: hold, remote, generation, attempt, token });
                 continue;
             }
             let mut offset = 0;
@@ -169,7 +173,7 @@ impl BatchBuilder {
                 index += 1;
                 match (hold.slice(offset, len), remote.slice(offset, len)) {
                     (Ok(local), Ok(remote)) => {
-                        work[path].push(Slice { op, local, remote, generation, token })
+                        work[path].push(Slice { op, local, remote, generation, attempt, token })
                     }
                     // Cutting inside checked bounds cannot fail; should it ever, the request fails, not the process.
                     _ => token.fail(Failure::new(FailureKind::LocalMemory, "the slice cannot be cut")),

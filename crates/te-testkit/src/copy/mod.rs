@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use te_memory::Region;
-use te_segment::{DescriptorBuilder, Device, MemoryKey, NicName, SegmentDescriptor, TransportKind, Via};
+use te_segment::{
+    DescriptorBuilder, Device, Incarnation, MemoryKey, NicName, SegmentDescriptor, TransportKind, Via,
+};
 use te_transport::{
     Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Reach, Registration, Transport,
     TransportError,
@@ -222,6 +224,11 @@ impl Transport for Installed {
         let path = CopyPath::new(self.near.clone(), route, peer.incarnation(), shared);
         *worker = Some(path.queue().clone());
         Ok(Arc::new(path))
+    }
+
+    /// A copy is over before its initiator hears of it, and nothing else of a peer is kept.
+    fn fence(&self, _peer: Incarnation, _deadline: Instant) -> Result<(), TransportError> {
+        Ok(())
     }
 
     fn shutdown(&self, deadline: Instant) -> Result<(), TransportError> {

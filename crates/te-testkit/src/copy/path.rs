@@ -9,8 +9,8 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use te_segment::Incarnation;
 use te_transport::{
-    CancelScope, Failure, FailureKind, Outcome, Path, PathHealth, PathLabel, RemoteEffect, Slice, Submission,
-    SubmitMode,
+    CancelScope, Failure, FailureKind, Fencing, Outcome, Path, PathHealth, PathLabel, RemoteEffect, Slice,
+    Submission, SubmitMode,
 };
 
 use super::port::{Port, Route, Wire};
@@ -225,6 +225,10 @@ impl Path for CopyPath {
         } else {
             self.queue.push(jobs);
         }
+    }
+
+    fn fencing(&self) -> Fencing {
+        self.line.near.config.capabilities.fencing
     }
 
     fn health(&self) -> PathHealth {

@@ -10,8 +10,8 @@ use te_segment::{
     SegmentDescriptor, SegmentName, TransportKind,
 };
 use te_transport::{
-    Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, Context, Install, PortRange, Registration,
-    Transport,
+    AdmitAll, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, Context, Install, PortRange,
+    Registration, Transport,
 };
 
 use super::{CopyTransport, Fabric};
@@ -47,6 +47,7 @@ fn install(fabric: &Fabric, kind: TransportKind) -> (Arc<dyn Transport>, RegionT
         advertise: loopback,
         ports: PortRange::default(),
         bootstrap: Arc::new(NoBootstrap),
+        admission: Arc::new(AdmitAll),
     };
     (Box::new(CopyTransport::new(fabric, kind)).install(&context).unwrap(), regions)
 }

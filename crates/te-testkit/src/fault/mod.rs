@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use te_memory::Region;
-use te_segment::{DescriptorBuilder, SegmentDescriptor, TransportKind};
+use te_segment::{DescriptorBuilder, Incarnation, SegmentDescriptor, TransportKind};
 use te_transport::{
-    Assessment, Capabilities, Context, Failure, FailureKind, Install, InstallError, Path, PathHealth,
-    PathLabel, Registration, Slice, Submission, SubmitMode, Transport, TransportError,
+    Assessment, Capabilities, Context, Failure, FailureKind, Fencing, Install, InstallError, Path,
+    PathHealth, PathLabel, Registration, Slice, Submission, SubmitMode, Transport, TransportError,
 };
 
 use parked::Parked;
@@ -111,6 +111,11 @@ impl Transport for FaultyTransport {
         Ok(Arc::new(FaultyPath { inner, script: self.script.clone() }))
     }
 
+    fn fence(&self, peer: Incarnation, deadline: Instant) -> Result<(), TransportError> {
+        self.pass(Site::Fence, "fence")?;
+        self.inner.fence(peer, deadline)
+    }
+
     fn shutdown(&self, deadline: Instant) -> Result<(), TransportError> {
         self.pass(Site::Shutdown, "shutdown")?;
         self.inner.shutdown(deadline)
@@ -154,6 +159,10 @@ impl Path for FaultyPath {
         if !through.is_empty() {
             self.inner.submit(Submission { slices: through, deadline, scope }, mode);
         }
+    }
+
+    fn fencing(&self) -> Fencing {
+        self.inner.fencing()
     }
 
     fn health(&self) -> PathHealth {

@@ -23,6 +23,8 @@ pub enum Site {
     Path,
     /// Submission of one slice; those of a batch are counted in their order.
     Slice,
+    /// Cutting off a peer.
+    Fence,
     /// Shutdown.
     Shutdown,
 }

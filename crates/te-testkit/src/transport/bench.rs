@@ -13,8 +13,8 @@ use te_segment::{
     Incarnation, SegmentDescriptor, SegmentName, Via,
 };
 use te_transport::{
-    Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, Context, Op, Path, PortRange,
-    Registration, Slice, Submission, SubmitMode, Transport,
+    AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, Context, Op,
+    Path, PortRange, Registration, Slice, Submission, SubmitMode, Transport,
 };
 
 use super::rig::{Profile, Rig, Side, redescribe_buffers};
@@ -33,6 +33,8 @@ pub(crate) struct Node {
     name: SegmentName,
     identity: Identity,
     version: AtomicU64,
+    /// Numbers of requests, from all paths of this side.
+    requests: Arc<AtomicU64>,
     registered: Mutex<Vec<(Region, Via)>>,
 }
 
@@ -55,11 +57,13 @@ impl Node {
             advertise: loopback,
             ports: PortRange::default(),
             bootstrap,
+            admission: Arc::new(AdmitAll),
         };
         let transport = rig.backend(side).install(&rig.context(side, context))?;
         let identity = Identity::Te { incarnation, control: Some(control) };
-        let (version, registered) = (AtomicU64::new(0), Mutex::default());
-        Ok(Self { transport, regions, name: SegmentName::new(name)?, identity, version, registered })
+        let (version, registered, requests) = (AtomicU64::new(0), Mutex::default(), Arc::default());
+        let name = SegmentName::new(name)?;
+        Ok(Self { transport, regions, name, identity, version, registered, requests })
     }
 
     /// Registered and served memory of `len` zeroed bytes.
@@ -156,6 +160,7 @@ pub(crate) struct Piece {
 pub(crate) struct Way {
     pub(crate) path: Arc<dyn Path>,
     names_generations: bool,
+    requests: Arc<AtomicU64>,
 }
 
 impl Bench {
@@ -202,7 +207,7 @@ impl Bench {
     fn try_open(&self, descriptor: SegmentDescriptor) -> Result<Way, String> {
         let names_generations = descriptor.incarnation().is_some();
         let path = self.near.transport.path(&Arc::new(descriptor))?;
-        Ok(Way { path, names_generations })
+        Ok(Way { path, names_generations, requests: self.near.requests.clone() })
     }
 
     /// Until when something must have been noticed that happens now.
@@ -247,7 +252,8 @@ impl Way {
     pub(crate) fn submit(&self, pieces: Vec<Piece>, ledger: &Arc<Ledger>, order: &Order) {
         let slice = |(index, piece)| {
             let Piece { op, local, remote, generation } = piece;
-            Slice { op, local, remote, generation, token: ledger.token(index) }
+            let attempt = AttemptId { request: self.requests.fetch_add(1, Ordering::Relaxed), attempt: 1 };
+            Slice { op, local, remote, generation, attempt, token: ledger.token(index) }
         };
         let slices = (0_u32..).zip(pieces).map(slice).collect();
         let submission = Submission { slices, deadline: order.deadline, scope: order.scope.clone() };

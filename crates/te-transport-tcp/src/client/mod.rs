@@ -15,7 +15,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 use te_segment::{Endpoint, SegmentDescriptor, TcpFraming};
-use te_transport::{Path, PathHealth, PathLabel, Submission, SubmitMode};
+use te_transport::{Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode};
 
 use self::peer::{Identity, Peer};
 use crate::config::{FramingChoice, TcpConfig};
@@ -135,6 +135,10 @@ impl Path for TcpPath {
 
     fn submit(&self, submission: Submission, mode: SubmitMode) {
         self.peer.submit(submission, mode);
+    }
+
+    fn fencing(&self) -> Fencing {
+        Fencing::LocalOnly
     }
 
     fn health(&self) -> PathHealth {

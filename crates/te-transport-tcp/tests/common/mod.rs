@@ -12,10 +12,13 @@ use te_segment::{
     TcpFraming, TcpService,
 };
 use te_transport::{
-    Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, CompletionSink, CompletionToken,
-    Context, Op, Outcome, Path, PortRange, Slice, Submission, SubmitMode, Transport,
+    AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, CompletionSink,
+    CompletionToken, Context, Op, Outcome, Path, PortRange, Slice, Submission, SubmitMode, Transport,
 };
 use te_transport_tcp::{Tcp, TcpConfig, TcpTransport};
+
+/// Of every request: these framings do not carry it.
+const ATTEMPT: AttemptId = AttemptId { request: 1, attempt: 1 };
 
 /// A control plane that is not there.
 struct NoBootstrap;
@@ -49,6 +52,7 @@ pub fn context(host: &str, life: u128) -> Context {
         // Other tests look for free ports in the same range at the same time, which is fine.
         ports: PortRange { min: 18_000, max: 21_000 },
         bootstrap: Arc::new(NoBootstrap),
+        admission: Arc::new(AdmitAll),
     }
 }
 
@@ -177,7 +181,7 @@ impl Batch {
         let remote = AddressRange::new(remote, local.len()).unwrap();
         let index = u32::try_from(self.slices.len()).unwrap();
         let token = CompletionToken::new(self.log.clone(), index);
-        self.slices.push(Slice { op, local, remote, generation: None, token });
+        self.slices.push(Slice { op, local, remote, generation: None, attempt: ATTEMPT, token });
     }
 
     pub fn with(mut self, op: Op, local: Hold, remote: u64) -> Self {

@@ -1,0 +1,77 @@
+//! Attempts of requests, and how a target keeps older ones from taking effect.
+//!
+//! A request keeps its number while it moves from path to path; each try is an attempt with a higher count. A target that
+//! can fence asks [`Admission`] before a request of a te peer touches memory and says when it has ended, so that the
+//! engine can refuse and stop attempts that their sender has given up.
+
+use std::fmt;
+use std::sync::Arc;
+
+use te_segment::Incarnation;
+
+use crate::cancel::Abort;
+
+/// One attempt of a request, as both ends name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttemptId {
+    /// Number of the request, unique in the life of its sender and growing.
+    pub request: u64,
+    /// Counts from 1.
+    pub attempt: u32,
+}
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {} attempt {}", self.request, self.attempt)
+    }
+}
+
+/// Decides at the target whether an attempt of a peer may touch memory.
+pub trait Admission: Send + Sync {
+    /// Whether it may. If so, `executor` is interrupted when the attempt is fenced while it runs, and
+    /// [`ended`](Self::ended) must be called once when it touches nothing any more; [`Admitted`] does both. Parts of one
+    /// attempt may run at the same time.
+    fn admit(&self, peer: Incarnation, id: AttemptId, executor: &Arc<dyn Abort>) -> bool;
+
+    /// An admitted attempt, or this part of it, touches nothing any more.
+    fn ended(&self, peer: Incarnation, id: AttemptId, executor: &Arc<dyn Abort>);
+}
+
+/// An admitted attempt, or a part of one. Dropping it says that it has ended.
+#[must_use = "dropping it ends the attempt"]
+pub struct Admitted<'a> {
+    admission: &'a dyn Admission,
+    executor: &'a Arc<dyn Abort>,
+    peer: Incarnation,
+    id: AttemptId,
+}
+
+impl<'a> Admitted<'a> {
+    /// Asks for admission. `None`: refuse the request, it is fenced.
+    pub fn ask(
+        admission: &'a dyn Admission,
+        peer: Incarnation,
+        id: AttemptId,
+        executor: &'a Arc<dyn Abort>,
+    ) -> Option<Self> {
+        admission.admit(peer, id, executor).then_some(Self { admission, executor, peer, id })
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.admission.ended(self.peer, self.id, self.executor);
+    }
+}
+
+/// Admits everything: for transports that run without an engine, as in tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AdmitAll;
+
+impl Admission for AdmitAll {
+    fn admit(&self, _: Incarnation, _: AttemptId, _: &Arc<dyn Abort>) -> bool {
+        true
+    }
+
+    fn ended(&self, _: Incarnation, _: AttemptId, _: &Arc<dyn Abort>) {}
+}

@@ -182,6 +182,13 @@ pub trait Directory: Send + Sync {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<(), DirectoryError>>;
 
+    /// Takes out whatever else was published through this directory and would outlive the engine. To be called once,
+    /// after [`withdraw`](Self::withdraw).
+    fn close(&self, deadline: Instant) -> BoxFuture<'_, Result<(), DirectoryError>> {
+        let _ = deadline;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// The descriptor published under a name.
     fn resolve<'a>(
         &'a self,
@@ -267,6 +274,10 @@ impl<D: Directory + ?Sized> Directory for Arc<D> {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Endpoint, DirectoryError>> {
         (**self).locate(name, deadline)
+    }
+
+    fn close(&self, deadline: Instant) -> BoxFuture<'_, Result<(), DirectoryError>> {
+        (**self).close(deadline)
     }
 
     fn keep(&self, deadline: Instant) -> BoxFuture<'_, Result<Kept, DirectoryError>> {

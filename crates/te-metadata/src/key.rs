@@ -47,7 +47,7 @@ pub enum ClusterIdError {
 /// Separates deployments that share one store: a component of every key.
 ///
 /// Kept without its trailing `/`; the reference engine treats `a` and `a/` alike.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterId(String);
 
 impl ClusterId {

@@ -50,6 +50,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backend;
 mod cache;
 mod directory;
 mod error;
@@ -65,7 +66,7 @@ pub use directory::{Directory, DirectoryEvent, DirectoryWatch, Kept, NameRule, R
 pub use error::{DirectoryError, DirectoryOperation, StoreError, StoreErrorKind, StoreOperation};
 pub use key::{ClusterId, ClusterIdError, Key, KeySubject, Keys};
 pub use memory::MemoryStore;
-pub use store::{BoxFuture, Entry, MetadataStore, PutCondition, PutRequest, StoreInfo};
+pub use store::{BoxFuture, Entry, LeasedEntry, MetadataStore, PutCondition, PutRequest, StoreInfo};
 pub use store_directory::{HolderAnswer, HolderProbe, StoreDirectory};
 pub use timestamp::format_timestamp;
 pub use watch::{WatchEvent, WatchSource, WatchStream};

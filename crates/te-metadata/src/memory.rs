@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::{
     error::{StoreError, StoreErrorKind, StoreOperation},
     key::Key,
-    store::{BoxFuture, Entry, MetadataStore, PutCondition, PutRequest, StoreInfo},
+    store::{BoxFuture, Entry, LeasedEntry, MetadataStore, PutCondition, PutRequest, StoreInfo},
     watch::{WatchEvent, WatchSource, WatchStream},
 };
 
@@ -204,7 +204,10 @@ impl MetadataStore for MemoryStore {
         StoreInfo {
             max_value: self.0.max_value,
             leases: true,
+            list: true,
             watch: true,
+            every_change: true,
+            exact_keys: true,
             conditional: true,
             ..StoreInfo::new(SCHEME)
         }
@@ -275,10 +278,26 @@ impl MetadataStore for MemoryStore {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Vec<(Key, Entry)>, StoreError>> {
         Box::pin(async move {
-            self.call(StoreOperation::List, prefix, deadline, |contents, _| {
+            let listed = self.list_with_leases(prefix, deadline).await?;
+            Ok(listed.into_iter().map(|found| (found.key, found.entry)).collect())
+        })
+    }
+
+    fn list_with_leases<'a>(
+        &'a self,
+        prefix: &'a str,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Vec<LeasedEntry>, StoreError>> {
+        Box::pin(async move {
+            self.call(StoreOperation::List, prefix, deadline, |contents, now| {
                 let from = contents.records.range(prefix.to_owned()..);
                 let found = from.take_while(|(key, _)| key.starts_with(prefix));
-                Ok(found.map(|(key, record)| (Key::new(key.as_str()), record.entry.clone())).collect())
+                let leased = |(key, record): (&String, &Record)| LeasedEntry {
+                    key: Key::new(key.as_str()),
+                    entry: record.entry.clone(),
+                    remaining: record.expires.map(|at| at.saturating_duration_since(now)),
+                };
+                Ok(found.map(leased).collect())
             })
         })
     }

@@ -22,8 +22,16 @@ pub struct StoreInfo {
     pub max_value: Option<usize>,
     /// A [`PutRequest::lease`] is honoured and [`MetadataStore::renew`] works.
     pub leases: bool,
+    /// [`MetadataStore::list`] works.
+    pub list: bool,
     /// [`MetadataStore::watch`] works.
     pub watch: bool,
+    /// A watch tells every change of every key. Without it, it looks now and then at keys that were read through this
+    /// store, and tells what differs.
+    pub every_change: bool,
+    /// Any text is a key of its own. Without it, keys that begin or end with white space are
+    /// [`Invalid`](crate::StoreErrorKind::Invalid), because the server may cut that off.
+    pub exact_keys: bool,
     /// Conditions other than [`PutCondition::Always`] are decided by the server, atomically.
     pub conditional: bool,
     /// Values end in one `\n`, as the reference engine writes them to this kind of store (wire spec).
@@ -37,7 +45,10 @@ impl StoreInfo {
             scheme,
             max_value: None,
             leases: false,
+            list: false,
             watch: false,
+            every_change: false,
+            exact_keys: false,
             conditional: false,
             trailing_newline: false,
         }
@@ -51,6 +62,18 @@ pub struct Entry {
     pub value: String,
     /// Grows with every change of the store; `0` from a store that has no revisions.
     pub revision: u64,
+}
+
+/// A key of a list that says how long leases last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeasedEntry {
+    /// The key.
+    pub key: Key,
+    /// What it holds.
+    pub entry: Entry,
+    /// The key is deleted after this time unless its lease is renewed. `None` if it has no lease, or the store cannot
+    /// say. Whole seconds, rounded down, from stores that count so.
+    pub remaining: Option<Duration>,
 }
 
 /// When a put takes effect.
@@ -74,7 +97,8 @@ pub struct PutRequest {
     pub value: String,
     /// On which condition.
     pub condition: PutCondition,
-    /// The store deletes the key this long after the put or the last renewal; `None` keeps it for ever.
+    /// The store deletes the key this long after the put or the last renewal; `None` keeps it for ever. A store
+    /// without leases keeps it all the same; it may remember to delete it in [`MetadataStore::close`].
     pub lease: Option<Duration>,
 }
 
@@ -137,6 +161,27 @@ pub trait MetadataStore: Send + Sync {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Vec<(Key, Entry)>, StoreError>>;
 
+    /// The same as [`list`](Self::list), with what is left of the leases. May cost more than that: for people who look,
+    /// not for engines that resolve.
+    fn list_with_leases<'a>(
+        &'a self,
+        prefix: &'a str,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Vec<LeasedEntry>, StoreError>> {
+        Box::pin(async move {
+            let listed = self.list(prefix, deadline).await?;
+            let unknown = |(key, entry)| LeasedEntry { key, entry, remaining: None };
+            Ok(listed.into_iter().map(unknown).collect())
+        })
+    }
+
+    /// Deletes what was put under a lease and what the server will not delete by itself, unless somebody else wrote it
+    /// since. To be called by whoever wrote, after the last write. Nothing to do for a store with leases.
+    fn close(&self, deadline: Instant) -> BoxFuture<'_, Result<(), StoreError>> {
+        let _ = deadline;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// The changes, from now on, of the keys that begin with `prefix`. The deadline is for the start only.
     fn watch<'a>(
         &'a self,
@@ -195,5 +240,17 @@ impl<S: MetadataStore + ?Sized> MetadataStore for Arc<S> {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<WatchStream, StoreError>> {
         (**self).watch(prefix, deadline)
+    }
+
+    fn list_with_leases<'a>(
+        &'a self,
+        prefix: &'a str,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Vec<LeasedEntry>, StoreError>> {
+        (**self).list_with_leases(prefix, deadline)
+    }
+
+    fn close(&self, deadline: Instant) -> BoxFuture<'_, Result<(), StoreError>> {
+        (**self).close(deadline)
     }
 }

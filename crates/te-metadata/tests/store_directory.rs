@@ -7,7 +7,7 @@ use std::{num::NonZeroU16, sync::Arc, time::Instant};
 
 use support::{FaultyStore, descriptor, location, name, soon};
 use te_metadata::{
-    ClusterId, Directory, DirectoryError, Key, Keys, MemoryStore, MetadataStore, PutRequest, Source,
+    ClusterId, Directory, DirectoryError, Kept, Key, Keys, MemoryStore, MetadataStore, PutRequest, Source,
     StoreDirectory,
 };
 use te_segment::{CompatProtocol, Endpoint, Incarnation, SegmentDescriptor, TcpFraming, TcpService};
@@ -116,6 +116,66 @@ async fn location_is_written_first_and_deleted_first() {
             "delete mooncake/ram/node-a"
         ]
     );
+}
+
+/// The place says the same in every version.
+#[tokio::test]
+async fn a_new_version_is_one_write() {
+    let directory = over(FaultyStore::new());
+    for version in 1..=3 {
+        directory
+            .publish(Arc::new(descriptor("node-a", 7, version, version)), location(), soon())
+            .await
+            .unwrap();
+    }
+    let expected = [
+        "put mooncake/rpc_meta/node-a",
+        "put mooncake/ram/node-a",
+        "put mooncake/ram/node-a",
+        "put mooncake/ram/node-a",
+    ];
+    assert_eq!(*directory.store().log.lock(), expected);
+    assert_eq!(directory.resolve(&name("node-a"), soon()).await.unwrap().descriptor.buffers().len(), 3);
+}
+
+/// META-04: whatever of the two records is lost, the next version brings both, once the loss has been noticed.
+#[tokio::test]
+async fn a_lost_record_comes_back_with_the_next_version() {
+    for lost in [
+        &["mooncake/rpc_meta/node-a"][..],
+        &["mooncake/ram/node-a"],
+        &["mooncake/rpc_meta/node-a", "mooncake/ram/node-a"],
+    ] {
+        for lease in [None, Some(std::time::Duration::from_secs(60))] {
+            let mut directory = over(FaultyStore::new());
+            if let Some(lease) = lease {
+                directory = directory.with_lease(lease);
+            }
+            directory.publish(Arc::new(descriptor("node-a", 7, 1, 1)), location(), soon()).await.unwrap();
+            assert_eq!(directory.keep(soon()).await.unwrap(), Kept::Kept);
+            for key in lost {
+                directory.store().delete(&Key::new(*key), None, soon()).await.unwrap();
+            }
+            assert_eq!(directory.keep(soon()).await.unwrap(), Kept::Missing);
+            directory.publish(Arc::new(descriptor("node-a", 7, 1, 1)), location(), soon()).await.unwrap();
+            assert_eq!(directory.keep(soon()).await.unwrap(), Kept::Kept);
+            directory.resolve(&name("node-a"), soon()).await.unwrap();
+            directory.locate(&name("node-a"), soon()).await.unwrap();
+        }
+    }
+}
+
+/// META-04: a publish may be the first to meet a store that came back empty.
+#[tokio::test]
+async fn publishing_into_an_emptied_store_brings_both_records() {
+    let directory = over(FaultyStore::new());
+    directory.publish(Arc::new(descriptor("node-a", 7, 1, 1)), location(), soon()).await.unwrap();
+    for key in ["mooncake/rpc_meta/node-a", "mooncake/ram/node-a"] {
+        directory.store().delete(&Key::new(key), None, soon()).await.unwrap();
+    }
+    directory.publish(Arc::new(descriptor("node-a", 7, 2, 2)), location(), soon()).await.unwrap();
+    directory.resolve(&name("node-a"), soon()).await.unwrap();
+    directory.locate(&name("node-a"), soon()).await.unwrap();
 }
 
 #[tokio::test]

@@ -38,6 +38,7 @@ mod link;
 mod pattern;
 mod ports;
 mod report;
+mod server;
 mod sim;
 mod store;
 mod transport;
@@ -55,6 +56,7 @@ pub use link::{Link, LinkControl, TcpProxy};
 pub use pattern::{Mismatch, Shown, byte_at, compare, fill, pattern, verify};
 pub use ports::{free_port, free_ports};
 pub use report::{Report, Verdict, Violation};
+pub use server::{EtcdServer, RedisServer};
 pub use sim::{Mishap, Post, Process, Ran, Sim, Weather};
 pub use store::{
     FaultStore, FlawedStore, Outage, StoreCall, StoreCase, StoreFlaw, StoreRig, store_cases, store_report,

@@ -36,6 +36,8 @@ pub(super) struct Held {
     pub(super) place: Endpoint,
     /// Revisions of what we wrote: the place and the record.
     pub(super) revisions: [u64; 2],
+    /// The place was there when last looked at; what is not is written again with the next record.
+    pub(super) placed: bool,
     /// Somebody else has the name.
     pub(super) lost: bool,
 }
@@ -69,13 +71,20 @@ impl<S: MetadataStore> StoreDirectory<S> {
         if holding.as_ref().is_some_and(|held| held.lost && held.name == *name) {
             return Err(DirectoryError::NameLost { name: name.clone() });
         }
-        let same = |held: &&Held| held.name == *name && held.incarnation == descriptor.incarnation();
-        let known = holding.as_ref().filter(same).map(|held| held.revisions);
+        let same = |held: &&mut Held| held.name == *name && held.incarnation == descriptor.incarnation();
+        let mut known = holding.as_mut().filter(same);
+        if let Some(held) = &mut known
+            && self.update_record(held, location, &record, deadline).await?
+        {
+            return Ok(());
+        }
+        let known = known.map(|held| held.revisions);
         let mut held = Held {
             name: name.clone(),
             incarnation: descriptor.incarnation(),
             place: location.endpoint(),
             revisions: known.unwrap_or_default(),
+            placed: true,
             lost: false,
         };
         let mut conditions = match known {
@@ -98,6 +107,39 @@ impl<S: MetadataStore> StoreDirectory<S> {
         }
         *holding = Some(held);
         Ok(())
+    }
+
+    /// Writes the record alone, if that is all there is to write: the place says the same in every version, and its
+    /// lease is renewed by itself. `false` if both have to be looked into.
+    async fn update_record(
+        &self,
+        held: &mut Held,
+        location: &RpcLocation,
+        record: &str,
+        deadline: Instant,
+    ) -> Result<bool, DirectoryError> {
+        // A store that cannot compare would overwrite whoever has the name by now.
+        if !held.placed || !self.info.conditional || held.place != location.endpoint() {
+            return Ok(false);
+        }
+        let revision = &mut held.revisions[Which::Record as usize];
+        let key = self.keys.segment(&held.name);
+        let request = PutRequest {
+            key,
+            value: record.to_owned(),
+            condition: PutCondition::Revision(*revision),
+            lease: self.wish,
+        };
+        match self.store.put(request, deadline).await {
+            Ok(now) => {
+                *revision = now;
+                Ok(true)
+            }
+            Err(error) if matches!(error.kind, StoreErrorKind::Conflict { .. }) => Ok(false),
+            Err(error) => {
+                Err(DirectoryError::from_store(DirectoryOperation::Publish, held.name.as_str(), error))
+            }
+        }
     }
 
     /// Makes sure that nobody alive holds the name, and says on which conditions to write.
@@ -201,7 +243,7 @@ impl<S: MetadataStore> StoreDirectory<S> {
         }
         // Each turn needs somebody who changes the key in between; three are more than chance.
         for _ in 0..3 {
-            let request = PutRequest { key: key.clone(), value: text.clone(), condition, lease: self.lease };
+            let request = PutRequest { key: key.clone(), value: text.clone(), condition, lease: self.wish };
             match self.store.put(request, deadline).await {
                 Ok(revision) => return Ok(revision),
                 Err(error) if matches!(error.kind, StoreErrorKind::Conflict { .. }) => {}
@@ -274,10 +316,16 @@ impl<S: MetadataStore> StoreDirectory<S> {
                 }
             }
             match self.found(held, which, &key, deadline).await? {
-                None => return Ok(Kept::Missing),
                 // Without leases this is all there is to know; with them, the revision was another one of ours.
                 Some(found) if found.ours && self.lease.is_none() => {}
-                Some(found) if found.ours => return Ok(Kept::Missing),
+                None => {
+                    held.placed = false;
+                    return Ok(Kept::Missing);
+                }
+                Some(found) if found.ours => {
+                    held.placed = false;
+                    return Ok(Kept::Missing);
+                }
                 Some(_) => {
                     held.lost = true;
                     return Err(DirectoryError::NameLost { name: held.name.clone() });

@@ -48,6 +48,9 @@ pub struct StoreDirectory<S> {
     info: StoreInfo,
     keys: Keys,
     compat: Option<CompatProtocol>,
+    /// How long records are to outlive their engine.
+    wish: Option<Duration>,
+    /// The same, where the store sees to it.
     lease: Option<Duration>,
     probe: Option<Arc<dyn HolderProbe>>,
     holding: Holding,
@@ -66,7 +69,7 @@ impl<S: MetadataStore> StoreDirectory<S> {
     /// A directory over `store` for the deployment of `keys`.
     pub fn new(store: S, keys: Keys) -> Self {
         let (info, holding) = (store.info(), Holding::default());
-        Self { info, store, keys, compat: None, lease: None, probe: None, holding }
+        Self { info, store, keys, compat: None, wish: None, lease: None, probe: None, holding }
     }
 
     /// Publishes records for reference engines that use this transport. Without it: RDMA if the descriptor names a
@@ -75,9 +78,10 @@ impl<S: MetadataStore> StoreDirectory<S> {
         Self { compat: Some(compat), ..self }
     }
 
-    /// Publishes under leases of this length, if the store has leases.
+    /// Publishes under leases of this length. A store without leases is told as well: it may clean up when it is
+    /// closed.
     pub fn with_lease(self, lease: Duration) -> Self {
-        Self { lease: Some(lease).filter(|_| self.info.leases), ..self }
+        Self { wish: Some(lease), lease: Some(lease).filter(|_| self.info.leases), ..self }
     }
 
     /// Asks holders of names through this. Without it no other holder is found dead, and
@@ -212,6 +216,14 @@ impl<S: MetadataStore> Directory for StoreDirectory<S> {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<(), DirectoryError>> {
         Box::pin(self.withdraw_both(name, deadline))
+    }
+
+    fn close(&self, deadline: Instant) -> BoxFuture<'_, Result<(), DirectoryError>> {
+        Box::pin(async move {
+            let scheme = self.info.scheme;
+            let failed = |error| DirectoryError::from_store(DirectoryOperation::Withdraw, scheme, error);
+            self.store.close(deadline).await.map_err(failed)
+        })
     }
 
     fn keep(&self, deadline: Instant) -> BoxFuture<'_, Result<Kept, DirectoryError>> {

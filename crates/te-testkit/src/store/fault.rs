@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use te_metadata::{
-    BoxFuture, Entry, Key, MetadataStore, PutRequest, StoreError, StoreErrorKind, StoreInfo, StoreOperation,
-    WatchStream,
+    BoxFuture, Entry, Key, LeasedEntry, MetadataStore, PutRequest, StoreError, StoreErrorKind, StoreInfo,
+    StoreOperation, WatchStream,
 };
 use tokio::sync::watch;
 
@@ -186,5 +186,18 @@ impl MetadataStore for FaultStore {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<WatchStream, StoreError>> {
         Box::pin(self.call(StoreOperation::Watch, prefix, deadline, self.inner.watch(prefix, deadline)))
+    }
+
+    fn list_with_leases<'a>(
+        &'a self,
+        prefix: &'a str,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Vec<LeasedEntry>, StoreError>> {
+        let work = self.inner.list_with_leases(prefix, deadline);
+        Box::pin(self.call(StoreOperation::List, prefix, deadline, work))
+    }
+
+    fn close(&self, deadline: Instant) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.close(deadline)
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use te_metadata::{
-    BoxFuture, Entry, Key, MetadataStore, PutCondition, PutRequest, StoreError, StoreErrorKind, StoreInfo,
-    StoreOperation, WatchEvent, WatchSource, WatchStream,
+    BoxFuture, Entry, Key, LeasedEntry, MetadataStore, PutCondition, PutRequest, StoreError, StoreErrorKind,
+    StoreInfo, StoreOperation, WatchEvent, WatchSource, WatchStream,
 };
 
 macro_rules! flaws {
@@ -87,6 +87,10 @@ flaws! {
     KeepsLease,
     /// The end of a lease is not told.
     ExpiresQuietly,
+    /// Lists keys as if none had a lease.
+    HidesLeases,
+    /// Lists every lease with the length it was put with.
+    ListsWholeLeases,
 }
 
 /// A store that breaks one promise of the contract, around one that keeps them. It shows that the conformance suite
@@ -177,6 +181,11 @@ impl FlawedStore {
                 request.lease = request.lease.or(old);
                 if let Some(lease) = request.lease {
                     memory.leases.insert(request.key.as_str().to_owned(), lease);
+                }
+            }
+            StoreFlaw::ListsWholeLeases => {
+                if let Some(lease) = request.lease {
+                    self.memory.lock().leases.insert(request.key.as_str().to_owned(), lease);
                 }
             }
             _ => {}
@@ -282,6 +291,24 @@ impl MetadataStore for FlawedStore {
             if self.has(StoreFlaw::ListsUnsorted) {
                 let order = self.memory.lock().order.clone();
                 listed.sort_by_key(|(key, _)| order.iter().position(|other| other == key.as_str()));
+            }
+            Ok(listed)
+        })
+    }
+
+    fn list_with_leases<'a>(
+        &'a self,
+        prefix: &'a str,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Vec<LeasedEntry>, StoreError>> {
+        Box::pin(async move {
+            let mut listed = self.inner.list_with_leases(prefix, self.deadline(deadline)).await?;
+            for found in &mut listed {
+                found.remaining = match self.flaw {
+                    StoreFlaw::HidesLeases => None,
+                    StoreFlaw::ListsWholeLeases => self.memory.lock().leases.get(found.key.as_str()).copied(),
+                    _ => found.remaining,
+                };
             }
             Ok(listed)
         })

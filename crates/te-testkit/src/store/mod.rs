@@ -84,6 +84,7 @@ macro_rules! __store_cases {
             lease::renewal_needs_the_revision
             lease::unleased_put_ends_the_lease
             lease::expiry_is_watched
+            lease::lists_say_what_is_left_of_leases
         }
     };
 }

@@ -104,10 +104,12 @@ refuses! {
     split_events_are_noticed: SplitsEvents => every_watcher_sees_everything;
     endless_lease_is_noticed: NeverExpires => leased_keys_expire, renewed_leases_last;
     short_lease_is_noticed: ExpiresAtOnce => leased_keys_expire;
-    forgotten_renewal_is_noticed: ForgetsRenewals => renewed_leases_last;
+    forgotten_renewal_is_noticed: ForgetsRenewals => renewed_leases_last, lists_say_what_is_left_of_leases;
     renewal_of_anything_is_noticed: RenewsAnything => renewal_needs_the_revision;
     kept_lease_is_noticed: KeepsLease => unleased_put_ends_the_lease;
     quiet_expiry_is_noticed: ExpiresQuietly => expiry_is_watched;
+    hidden_lease_is_noticed: HidesLeases => lists_say_what_is_left_of_leases;
+    whole_lease_is_noticed: ListsWholeLeases => lists_say_what_is_left_of_leases;
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use te_metadata::{Key, WatchEvent};
+use te_metadata::{Key, LeasedEntry, WatchEvent};
 
 use super::{PASSED, skip};
 use crate::report::{Verdict, Violation, ensure};
@@ -97,8 +97,8 @@ pub(in crate::store) async fn unleased_put_ends_the_lease(bench: &StoreBench) ->
 /// The end of a lease is seen as a delete, without anybody touching the key.
 pub(in crate::store) async fn expiry_is_watched(bench: &StoreBench) -> Result<Verdict, Violation> {
     let info = bench.store.info();
-    if !info.leases || !info.watch {
-        return skip("the store has no leases or no watch");
+    if !info.leases || !info.watch || !info.every_change {
+        return skip("the store has no leases or no watch that tells every change");
     }
     let (key, lease) = (bench.key("watched"), bench.rig.lease());
     let mut watch = bench.watch(bench.prefix()).await?;
@@ -110,4 +110,43 @@ pub(in crate::store) async fn expiry_is_watched(bench: &StoreBench) -> Result<Ve
         WatchEvent::Delete { key: gone, .. } if gone == key => PASSED,
         other => Err(Violation::new(format!("the end of the lease is seen as {other:?}"))),
     }
+}
+
+/// A list can say what is left of each lease: less as time goes by, all of it after a renewal, nothing where there is no
+/// lease. It has the same keys and values as any other list.
+pub(in crate::store) async fn lists_say_what_is_left_of_leases(
+    bench: &StoreBench,
+) -> Result<Verdict, Violation> {
+    const SHORT: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_secs(600);
+    // Some stores count in seconds.
+    const WAIT: Duration = Duration::from_millis(2_500);
+    let info = bench.store.info();
+    if !info.leases || !info.list {
+        return skip("the store has no leases or no list");
+    }
+    let (kept, long, short) = (bench.key("a-kept"), bench.key("b-long"), bench.key("c-short"));
+    bench.put(&kept, "for ever").await?;
+    bench.put_leased(&long, "long", LONG).await?;
+    let revision = bench.put_leased(&short, "short", SHORT).await?;
+    tokio::time::sleep(WAIT).await;
+    let before = remaining(bench).await?;
+    let [None, Some(of_long), Some(of_short)] = before[..] else {
+        return Err(Violation::new(format!("of no lease, {LONG:?} and {SHORT:?} is left {before:?}")));
+    };
+    ensure!(of_short <= SHORT - WAIT && of_short > SHORT / 2, "of {SHORT:?} {of_short:?} is left");
+    ensure!(of_long <= LONG - WAIT && of_long > LONG / 2, "of {LONG:?} {of_long:?} is left");
+    ensure!(bench.store.renew(&short, revision, SHORT, patience()).await?, "the renewal came in time");
+    match remaining(bench).await?[..] {
+        [None, Some(_), Some(renewed)] if renewed > of_short && renewed <= SHORT => PASSED,
+        ref after => Err(Violation::new(format!("after the renewal of what had {of_short:?}: {after:?}"))),
+    }
+}
+
+/// What is left of the lease of each key of this case, in byte order.
+async fn remaining(bench: &StoreBench) -> Result<Vec<Option<Duration>>, Violation> {
+    let found = bench.store.list_with_leases(bench.prefix(), patience()).await?;
+    let plain = found.iter().map(|LeasedEntry { key, entry, .. }| (key.clone(), entry.clone()));
+    ensure!(plain.eq(bench.list(bench.prefix()).await?), "the two lists differ");
+    Ok(found.into_iter().map(|found| found.remaining).collect())
 }

@@ -8,7 +8,12 @@ use super::{PASSED, skip};
 use crate::report::{Verdict, Violation, ensure};
 use crate::store::bench::StoreBench;
 
-const UNWATCHED: &str = "the store has no watch";
+const UNWATCHED: &str = "the store has no watch that tells every change";
+
+fn tells_all(bench: &StoreBench) -> bool {
+    let info = bench.store.info();
+    info.watch && info.every_change
+}
 
 /// What an event is about: the key, and the value or nothing.
 type Change = (String, Option<String>);
@@ -41,7 +46,7 @@ fn deleted(key: &Key) -> Change {
 /// Puts and deletes are seen in the order in which they happened, from the start of the watch on, with the revision that
 /// a get gives.
 pub(in crate::store) async fn changes_are_seen_in_order(bench: &StoreBench) -> Result<Verdict, Violation> {
-    if !bench.store.info().watch {
+    if !tells_all(bench) {
         return skip(UNWATCHED);
     }
     let (a, b) = (bench.key("a"), bench.key("b"));
@@ -66,7 +71,7 @@ pub(in crate::store) async fn changes_are_seen_in_order(bench: &StoreBench) -> R
 pub(in crate::store) async fn watches_see_their_prefix_only(
     bench: &StoreBench,
 ) -> Result<Verdict, Violation> {
-    if !bench.store.info().watch {
+    if !tells_all(bench) {
         return skip(UNWATCHED);
     }
     let mut watch = bench.watch(bench.key("w/").as_str()).await?;
@@ -87,7 +92,7 @@ pub(in crate::store) async fn watches_see_their_prefix_only(
 /// Giving up a wait loses no event.
 pub(in crate::store) async fn dropped_waits_lose_nothing(bench: &StoreBench) -> Result<Verdict, Violation> {
     const EVENTS: usize = 40;
-    if !bench.store.info().watch {
+    if !tells_all(bench) {
         return skip(UNWATCHED);
     }
     let key = bench.key("impatient");
@@ -125,7 +130,7 @@ pub(in crate::store) async fn dropped_waits_lose_nothing(bench: &StoreBench) -> 
 pub(in crate::store) async fn every_watcher_sees_everything(
     bench: &StoreBench,
 ) -> Result<Verdict, Violation> {
-    if !bench.store.info().watch {
+    if !tells_all(bench) {
         return skip(UNWATCHED);
     }
     let key = bench.key("shared");

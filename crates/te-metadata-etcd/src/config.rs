@@ -2,9 +2,8 @@
 
 use std::{fmt, time::Duration};
 
+use te_metadata::backend::{Secret, unescape};
 use te_segment::{Endpoint, Host};
-
-use crate::secret::Secret;
 
 /// The port of an endpoint that names none.
 pub const DEFAULT_PORT: u16 = 2379;
@@ -254,29 +253,6 @@ fn parse_user(text: &str) -> Result<(String, Secret), EtcdConfigError> {
         (Some(name), Some(password)) if !name.is_empty() => Ok((name, Secret::new(password))),
         _ => Err(EtcdConfigError::User),
     }
-}
-
-/// Resolves `%41`; a `%` that begins no escape stands for itself. `None` if the result is no UTF-8.
-fn unescape(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        let escape = || {
-            let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
-            u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
-        };
-        match (*first == b'%').then(escape).flatten() {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = tail.get(2..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -1,9 +1,13 @@
 //! Leases: one for each key that is put with one.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use etcd_client::{Client, Error};
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 
 use crate::failure::Failure;
 
@@ -54,6 +58,31 @@ pub(crate) async fn keep_alive(client: &Client, id: i64) -> Result<(), Failure> 
         Err(error) => Err(error.into()),
     }
 }
+
+/// What is left of each lease. Asks for many at once, over the one connection.
+pub(crate) async fn remaining(
+    client: &Client,
+    leases: BTreeSet<i64>,
+) -> Result<HashMap<i64, Duration>, Failure> {
+    let mut left = HashMap::with_capacity(leases.len());
+    let mut leases = leases.into_iter();
+    let mut asked = JoinSet::new();
+    loop {
+        while asked.len() < ASKED
+            && let Some(id) = leases.next()
+        {
+            let mut client = client.lease_client();
+            asked.spawn(async move { (id, client.time_to_live(id, None).await) });
+        }
+        let Some(answer) = asked.join_next().await else { return Ok(left) };
+        let (id, answer) = answer.map_err(|error| Failure::Outage(error.to_string()))?;
+        // What has ended is answered with -1.
+        left.insert(id, Duration::from_secs(u64::try_from(answer?.ttl()).unwrap_or(0)));
+    }
+}
+
+/// Leases asked for at the same time.
+const ASKED: usize = 64;
 
 /// Whole seconds, at least one, rounded up: a key never ends earlier than asked.
 fn seconds(lease: Duration) -> i64 {

@@ -50,11 +50,10 @@
 
 #![forbid(unsafe_code)]
 
-mod backoff;
 mod config;
 mod failure;
 mod lease;
-mod secret;
+mod list;
 mod servers;
 mod store;
 mod watch;

@@ -7,10 +7,10 @@ use std::{
 };
 
 use etcd_client::{Client, ConnectOptions};
-use te_metadata::StoreErrorKind;
+use te_metadata::{StoreErrorKind, backend::Backoff};
 use tokio::{sync::OnceCell, time};
 
-use crate::{EtcdConfig, backoff::Backoff, failure::Failure};
+use crate::{EtcdConfig, failure::Failure};
 
 /// A server that does not answer a ping is given up: after this long without traffic a busy connection is pinged…
 const PING_AFTER: Duration = Duration::from_secs(10);

@@ -6,31 +6,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, KvClient, PutOptions, SortOrder,
-    SortTarget, Txn, TxnOp,
-};
+use etcd_client::{Client, Compare, CompareOp, DeleteOptions, KeyValue, KvClient, PutOptions, Txn, TxnOp};
 use te_metadata::{
-    BoxFuture, Entry, Key, MetadataStore, PutCondition, PutRequest, StoreError, StoreErrorKind, StoreInfo,
-    StoreOperation, WatchStream,
+    BoxFuture, Entry, Key, LeasedEntry, MetadataStore, PutCondition, PutRequest, StoreError, StoreErrorKind,
+    StoreInfo, StoreOperation, WatchStream,
 };
 
 use crate::{
     EtcdConfig, EtcdConfigError, SCHEME,
     failure::Failure,
     lease::{Leases, keep_alive},
+    list::{PAGE_BYTES, entry},
     servers::Servers,
     watch,
 };
 
-/// What one page of a listing may hold, in bytes, if every value is as large as can be.
-const PAGE_BYTES: usize = 64 << 20;
-/// Most keys of one page.
-const PAGE_KEYS: usize = 512;
-
-struct Shared {
-    config: EtcdConfig,
-    servers: Arc<Servers>,
+pub(crate) struct Shared {
+    pub(crate) config: EtcdConfig,
+    pub(crate) servers: Arc<Servers>,
     leases: Leases,
 }
 
@@ -39,7 +32,7 @@ struct Shared {
 /// Making one connects to nothing; each call connects as it needs to. One HTTP/2 connection per server is used,
 /// however many calls run. The calls have to be made within a tokio runtime.
 #[derive(Clone)]
-pub struct EtcdStore(Arc<Shared>);
+pub struct EtcdStore(pub(crate) Arc<Shared>);
 
 impl EtcdStore {
     /// A store for these servers. Does no input or output.
@@ -57,12 +50,8 @@ impl EtcdStore {
     }
 
     /// A client for keys and values that takes the answers this store can get.
-    fn kv(&self, client: &Client) -> KvClient {
+    pub(crate) fn kv(&self, client: &Client) -> KvClient {
         client.kv_client().max_decoding_message_size(reply_limit(&self.0.config))
-    }
-
-    fn page(&self) -> usize {
-        (PAGE_BYTES / self.0.config.max_request).clamp(1, PAGE_KEYS)
     }
 
     async fn read(&self, client: &Client, key: &str) -> Result<Option<KeyValue>, Failure> {
@@ -167,60 +156,6 @@ impl EtcdStore {
             Err(failure) => Err(failure),
         }
     }
-
-    async fn list_all(&self, prefix: &str, deadline: Instant) -> Result<Vec<(Key, Entry)>, StoreErrorKind> {
-        let mut found = Vec::new();
-        // A listing shows one moment. If its history is gone before the end, it begins again.
-        let mut at = 0;
-        let mut from: Option<Vec<u8>> = None;
-        loop {
-            let page = self.0.servers.call(deadline, |client, _| {
-                let from = from.clone();
-                async move {
-                    match self.page_from(&client, prefix, from, at).await {
-                        Err(Failure::Compacted) => Ok(None),
-                        page => page.map(Some),
-                    }
-                }
-            });
-            let Some((page, more, revision)) = page.await? else {
-                (at, from) = (0, None);
-                found.clear();
-                continue;
-            };
-            at = revision;
-            from = page.last().filter(|_| more).map(|last| next_key(last.key()));
-            for pair in page {
-                match entry(&pair) {
-                    Some(pair) => found.push(pair),
-                    None => tracing::debug!(key = ?pair.key(), "left out of a listing: not UTF-8"),
-                }
-            }
-            if from.is_none() {
-                return Ok(found);
-            }
-        }
-    }
-
-    async fn page_from(
-        &self,
-        client: &Client,
-        prefix: &str,
-        from: Option<Vec<u8>>,
-        revision: i64,
-    ) -> Result<(Vec<KeyValue>, bool, i64), Failure> {
-        let limit = i64::try_from(self.page()).unwrap_or(i64::MAX);
-        let options = GetOptions::new()
-            .with_range(range_end(prefix))
-            .with_limit(limit)
-            .with_revision(revision)
-            .with_sort(SortTarget::Key, SortOrder::Ascend);
-        let from = from.unwrap_or_else(|| first_key(prefix));
-        let mut answer = self.kv(client).get(from, Some(options)).await?;
-        let now = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
-        let at = if revision == 0 { now } else { revision };
-        Ok((answer.take_kvs(), answer.more(), at))
-    }
 }
 
 impl fmt::Debug for EtcdStore {
@@ -240,12 +175,6 @@ fn unsigned(revision: i64) -> u64 {
 
 pub(crate) fn revision_of(pair: &KeyValue) -> u64 {
     unsigned(pair.mod_revision())
-}
-
-fn entry(pair: &KeyValue) -> Option<(Key, Entry)> {
-    let key = std::str::from_utf8(pair.key()).ok()?;
-    let value = std::str::from_utf8(pair.value()).ok()?;
-    Some((Key::new(key), Entry { value: value.to_owned(), revision: revision_of(pair) }))
 }
 
 fn holds(condition: PutCondition, found: Option<&KeyValue>) -> bool {
@@ -297,17 +226,12 @@ pub(crate) fn range_end(prefix: &str) -> Vec<u8> {
     end
 }
 
-fn next_key(key: &[u8]) -> Vec<u8> {
-    let mut next = key.to_vec();
-    next.push(0);
-    next
-}
-
 impl MetadataStore for EtcdStore {
     fn info(&self) -> StoreInfo {
         let mut info = StoreInfo::new(SCHEME);
         info.max_value = Some(self.max_value());
         (info.leases, info.watch, info.conditional, info.trailing_newline) = (true, true, true, true);
+        (info.list, info.every_change, info.exact_keys) = (true, true, true);
         info
     }
 
@@ -382,7 +306,21 @@ impl MetadataStore for EtcdStore {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Vec<(Key, Entry)>, StoreError>> {
         Box::pin(async move {
-            let outcome = self.list_all(prefix, deadline).await;
+            match self.list_all(prefix, deadline).await {
+                Ok(found) => Ok(found.into_iter().map(|(key, entry, _)| (key, entry)).collect()),
+                Err(kind) => Err(StoreError::new(SCHEME, StoreOperation::List, prefix, kind)),
+            }
+        })
+    }
+
+    /// One more question for each lease, many at once.
+    fn list_with_leases<'a>(
+        &'a self,
+        prefix: &'a str,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Vec<LeasedEntry>, StoreError>> {
+        Box::pin(async move {
+            let outcome = self.list_leased(prefix, deadline).await;
             outcome.map_err(|kind| StoreError::new(SCHEME, StoreOperation::List, prefix, kind))
         })
     }

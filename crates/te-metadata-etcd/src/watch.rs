@@ -14,12 +14,12 @@ use std::{
 use etcd_client::{Client, GetOptions, KeyValue, WatchOptions};
 use te_metadata::{
     BoxFuture, Entry, Key, StoreError, StoreErrorKind, StoreOperation, WatchEvent, WatchSource, WatchStream,
+    backend::Backoff,
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::{
     SCHEME,
-    backoff::Backoff,
     failure::Failure,
     servers::Servers,
     store::{first_key, range_end, revision_of},

@@ -56,12 +56,11 @@
 
 #![forbid(unsafe_code)]
 
-mod backoff;
 mod config;
 mod failure;
 mod link;
+mod list;
 mod scripts;
-mod secret;
 mod store;
 #[cfg(feature = "tls")]
 mod tls;

@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::Mutex;
 use redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, aio::MultiplexedConnection};
-use te_metadata::StoreErrorKind;
+use te_metadata::{StoreErrorKind, backend::Backoff};
 use tokio::{
     net::TcpStream,
     sync::Mutex as AsyncMutex,
@@ -20,7 +20,7 @@ use tokio::{
 
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
-use crate::{RedisConfig, RedisConfigError, backoff::Backoff, failure::Failure};
+use crate::{RedisConfig, RedisConfigError, failure::Failure};
 
 /// A connection and what is known of it.
 #[derive(Clone)]

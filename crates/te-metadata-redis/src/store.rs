@@ -1,7 +1,6 @@
 //! The store itself: each call as scripts and scans.
 
 use std::{
-    collections::BTreeSet,
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -9,21 +8,18 @@ use std::{
 
 use redis::{Script, Value, aio::MultiplexedConnection};
 use te_metadata::{
-    BoxFuture, Entry, Key, MetadataStore, PutCondition, PutRequest, StoreError, StoreErrorKind, StoreInfo,
-    StoreOperation, WatchStream,
+    BoxFuture, Entry, Key, LeasedEntry, MetadataStore, PutCondition, PutRequest, StoreError, StoreErrorKind,
+    StoreInfo, StoreOperation, WatchStream,
 };
 
 use crate::{
     RedisConfig, RedisConfigError, SCHEME,
     failure::Failure,
     link::{Link, SharedLink},
+    list::{read_all, remaining, scan, text},
     scripts::{self, COUNTER, DELETE, INLINE, PUT, READ, RENEW, RESERVED},
     watch,
 };
-
-/// Keys asked for in one scan step, and read in one script, so that nobody else waits long.
-const SCAN: usize = 512;
-const CHUNK: usize = 32;
 
 /// A redis server as [`MetadataStore`]. Clones share one connection; each watch has another.
 ///
@@ -150,11 +146,11 @@ async fn invoke(
     }
 }
 
-fn nonsense() -> Failure {
+pub(crate) fn nonsense() -> Failure {
     Failure::invalid("a script's answer has another form")
 }
 
-fn number(value: &Value) -> Option<u64> {
+pub(crate) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
         Value::SimpleString(text) => text.parse().ok(),
@@ -211,55 +207,6 @@ pub(crate) async fn value_of(
     Ok(Some(Entry { value, revision }))
 }
 
-/// The keys with a prefix, in byte order. Those that are there all the time are all among them.
-pub(crate) async fn scan(
-    connection: &mut MultiplexedConnection,
-    prefix: &str,
-) -> Result<BTreeSet<String>, Failure> {
-    let pattern = scripts::pattern(prefix);
-    let mut keys = BTreeSet::new();
-    let mut cursor = 0;
-    loop {
-        let mut command = redis::cmd("SCAN");
-        command.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN);
-        let answer: Value = command.query_async(connection).await?;
-        let Value::Array(parts) = answer else { return Err(nonsense()) };
-        let [next, Value::Array(found)] = parts.as_slice() else { return Err(nonsense()) };
-        for key in found {
-            let Value::BulkString(bytes) = key else { continue };
-            // Keys that are not text are nobody's of ours.
-            if let Ok(key) = std::str::from_utf8(bytes)
-                && key.starts_with(prefix)
-                && !key.starts_with(RESERVED)
-            {
-                keys.insert(key.to_owned());
-            }
-        }
-        cursor = number(next).ok_or_else(nonsense)?;
-        if cursor == 0 {
-            return Ok(keys);
-        }
-    }
-}
-
-/// Reads many keys a few at a time.
-pub(crate) async fn read_all(
-    connection: &mut MultiplexedConnection,
-    keys: &BTreeSet<String>,
-    values: bool,
-) -> Result<Vec<(String, u64, Vec<u8>)>, Failure> {
-    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let mut all = Vec::with_capacity(keys.len());
-    for chunk in keys.chunks(CHUNK) {
-        for (key, found) in chunk.iter().zip(read(connection, chunk, values).await?) {
-            if let Some((revision, value)) = found {
-                all.push(((*key).to_owned(), revision, value));
-            }
-        }
-    }
-    Ok(all)
-}
-
 fn milliseconds(lease: Duration) -> u64 {
     // The longest that the server's arithmetic takes without overflow is far above this.
     const LONGEST: u128 = 1 << 50;
@@ -280,6 +227,7 @@ impl MetadataStore for RedisStore {
         let mut info = StoreInfo::new(SCHEME);
         info.max_value = Some(self.0.config.max_value);
         (info.leases, info.watch, info.conditional, info.trailing_newline) = (true, true, true, true);
+        (info.list, info.every_change, info.exact_keys) = (true, true, true);
         info
     }
 
@@ -361,11 +309,28 @@ impl MetadataStore for RedisStore {
             };
             let found = self.0.call(deadline, attempt).await;
             let found = found.map_err(|kind| StoreError::new(SCHEME, StoreOperation::List, prefix, kind))?;
-            // A value that is no text is nobody's of ours.
-            let entry = |(key, revision, value)| {
-                Some((Key::new(key), Entry { value: String::from_utf8(value).ok()?, revision }))
+            Ok(found.into_iter().filter_map(text).collect())
+        })
+    }
+
+    fn list_with_leases<'a>(
+        &'a self,
+        prefix: &'a str,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Vec<LeasedEntry>, StoreError>> {
+        Box::pin(async move {
+            let attempt = |mut connection, _| async move {
+                let keys = scan(&mut connection, prefix).await?;
+                let found: Vec<_> =
+                    read_all(&mut connection, &keys, true).await?.into_iter().filter_map(text).collect();
+                let names: Vec<&str> = found.iter().map(|(key, _)| key.as_str()).collect();
+                let left = remaining(&mut connection, &names).await?;
+                Ok(found.into_iter().zip(left).collect::<Vec<_>>())
             };
-            Ok(found.into_iter().filter_map(entry).collect())
+            let found = self.0.call(deadline, attempt).await;
+            let found = found.map_err(|kind| StoreError::new(SCHEME, StoreOperation::List, prefix, kind))?;
+            let leased = |((key, entry), remaining)| LeasedEntry { key, entry, remaining };
+            Ok(found.into_iter().map(leased).collect())
         })
     }
 

@@ -19,6 +19,7 @@ use std::{
 use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use te_metadata::{
     BoxFuture, Entry, Key, StoreError, StoreErrorKind, StoreOperation, WatchEvent, WatchSource, WatchStream,
+    backend::Backoff,
 };
 use tokio::{
     sync::mpsc,
@@ -28,11 +29,11 @@ use tokio::{
 
 use crate::{
     SCHEME,
-    backoff::Backoff,
     failure::Failure,
     link::{Link, SharedLink},
+    list::{read_all, scan},
     scripts::{self, RESERVED},
-    store::{read_all, scan, value_of},
+    store::value_of,
 };
 
 /// Changes that wait for their reader.

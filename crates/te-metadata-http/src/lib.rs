@@ -47,7 +47,6 @@ mod client;
 #[cfg(any(feature = "client", feature = "server"))]
 mod protocol;
 #[cfg(any(feature = "client", feature = "server"))]
-mod secret;
 #[cfg(feature = "server")]
 pub mod server;
 #[cfg(all(feature = "tls", any(feature = "client", feature = "server")))]

@@ -56,6 +56,9 @@ pub(crate) struct ListEntry {
     pub(crate) key: String,
     pub(crate) value: String,
     pub(crate) revision: u64,
+    /// What is left of its lease, in milliseconds, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lease_ms: Option<u64>,
 }
 
 /// Data of the `hello` event.

@@ -230,15 +230,18 @@ async fn largest_value_passes_and_one_byte_more_is_refused_here() {
 /// META-10: many tasks, few connections, nothing lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_share_few_connections() {
+    const TASKS: usize = 64;
+    // Three operations each, so more than 1,000 a task.
+    const ROUNDS: usize = 334;
     let server = support::server().await;
     let config = HttpConfig::parse(&server.url()).unwrap().max_connections(8);
     let store = te_metadata_http::HttpStore::connect(config, soon()).await.unwrap();
-    let tasks: Vec<_> = (0..64)
+    let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let store = store.clone();
             tokio::spawn(async move {
-                let deadline = Instant::now() + Duration::from_secs(100);
-                for round in 0..100 {
+                let deadline = Instant::now() + Duration::from_secs(300);
+                for round in 0..ROUNDS {
                     let (name, text) = (format!("t/{task}"), format!("{task}:{round}"));
                     store.put(put(&name, &text), deadline).await.unwrap();
                     let found = store.get(&key(&name), deadline).await.unwrap().unwrap();

@@ -3,10 +3,7 @@
 
 mod support;
 
-use std::{
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
 use serde::Deserialize;
 use support::{ask, event, key, pair, put, soon, value};
@@ -196,6 +193,27 @@ async fn anything_but_200_is_failure() {
     assert!(matches!(error.kind, StoreErrorKind::TooLarge { size: 1, .. }), "{error}");
 }
 
+/// Python's server would take `a ` for `a`.
+#[tokio::test]
+async fn keys_that_a_foreign_server_may_shorten_are_refused() {
+    let config = HttpConfig::parse(&foreign(Kind::Python).await).unwrap();
+    for fresh in [true, false] {
+        let store = HttpStore::new(config.clone()).unwrap();
+        if !fresh {
+            store.put(put("a", "1"), soon()).await.unwrap();
+        }
+        for text in ["a ", " a", "a\u{a0}"] {
+            for error in [
+                store.get(&key(text), soon()).await.map(drop).unwrap_err(),
+                store.put(put(text, "2"), soon()).await.map(drop).unwrap_err(),
+                store.delete(&key(text), None, soon()).await.map(drop).unwrap_err(),
+            ] {
+                assert!(matches!(error.kind, StoreErrorKind::Invalid { .. }), "{error}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn conditions_a_foreign_server_cannot_decide_are_refused() {
     let store = on(Kind::Python).await;
@@ -279,27 +297,9 @@ async fn answer_of_something_in_between_is_an_outage() {
 /// The reference's Python server from its wheel, if an interpreter that has it is named.
 #[tokio::test]
 async fn real_python_server_is_used_as_it_is() {
-    let Ok(python) = std::env::var("TE_INTEROP_PYTHON") else {
-        eprintln!(
-            "SKIPPED real_python_server_is_used_as_it_is: TE_INTEROP_PYTHON names no interpreter with the reference's wheel"
-        );
-        return;
-    };
-    let port = support::free_port();
-    let mut process = Command::new(python)
-        .args(["-m", "mooncake.http_metadata_server", "--host", "127.0.0.1", "--port", &port.to_string()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let url = format!("http://127.0.0.1:{port}/metadata");
-    let store =
-        HttpStore::new(HttpConfig::parse(&url).unwrap().poll_interval(Duration::from_millis(50))).unwrap();
-    let begun = std::time::Instant::now();
-    while let Err(error) = store.detect(soon()).await {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the server does not start: {error}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let Some(server) = support::Python::start() else { return };
+    let config = HttpConfig::parse(&server.url).unwrap().poll_interval(Duration::from_millis(50));
+    let store = HttpStore::connect(config, soon()).await.unwrap();
     assert!(!store.info().leases);
     for text in ["{\"a\":1}", "{\"a\":1}", "{\"a\":2}"] {
         for name in ["mooncake/rpc_meta/dir/n\u{e9}", "mooncake/dir/n\u{e9}", "mooncake/ram/[2001:db8::1]:1"]
@@ -314,7 +314,6 @@ async fn real_python_server_is_used_as_it_is() {
     assert_eq!(event(&mut watch).await, "-mooncake/dir/n\u{e9}");
     let limit = store.info().max_value.unwrap();
     store.put(put("k", &"x".repeat(limit)), soon()).await.unwrap();
-    process.kill().unwrap();
-    process.wait().unwrap();
+    drop(server);
     assert!(store.get(&key("k"), soon()).await.unwrap_err().is_retryable());
 }

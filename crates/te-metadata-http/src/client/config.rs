@@ -2,9 +2,8 @@
 
 use std::{fmt, time::Duration};
 
+use te_metadata::backend::{Secret, unescape};
 use te_segment::Incarnation;
-
-use crate::secret::Secret;
 
 /// Connections to one server at the same time, watches not counted.
 const MAX_CONNECTIONS: usize = 16;
@@ -106,16 +105,20 @@ impl HttpConfig {
                 });
             }
         };
-        let (authority, path) = match rest.find(['/', '?', '#']) {
-            Some(at) => rest.split_at(at),
-            None => (rest, DEFAULT_PATH),
+        // Of two places where a password could end, what is shown begins after the last.
+        let (user, place) = match rest.rsplit_once('@') {
+            Some((user, place)) => (Some(user), place),
+            None => (None, rest),
         };
-        let (user, hosts) = match authority.rsplit_once('@') {
-            Some((user, hosts)) => (Some(user), hosts),
-            None => (None, authority),
+        let (hosts, path) = match place.find(['/', '?', '#']) {
+            Some(at) => place.split_at(at),
+            None => (place, DEFAULT_PATH),
         };
         let shown = format!("{scheme}://{hosts}{path}");
         let refuse = |reason| Err(HttpConfigError::Url { url: shown.clone(), reason });
+        if user.is_some_and(|user| user.contains(['/', '?', '#'])) {
+            return refuse("a /, ? or # before its last @ has to be %-encoded");
+        }
         if path.contains(['?', '#']) {
             return refuse("a query or fragment cannot be part of it");
         }
@@ -219,12 +222,6 @@ impl fmt::Display for HttpConfig {
     }
 }
 
-/// User and password may be percent-encoded; `+` is a plus there.
-fn unescape(text: &str) -> Option<String> {
-    let query = format!("x={}", text.replace('+', "%2B").replace('&', "%26"));
-    crate::protocol::parameter(&query, "x").ok().flatten()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -279,6 +276,26 @@ mod tests {
             let error = HttpConfig::parse(url).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{url}");
         }
+    }
+
+    /// SEC-04: a password that should have been encoded is no part of the host or the path, and no piece of it is shown.
+    #[test]
+    fn passwords_with_separators_are_refused_without_a_piece_of_them() {
+        for password in
+            ["hun/ter2", "80/ter2", "hun?ter2", "hun#ter2", "hun@t/er2", "/hunter2", "hunter2/", "h/u@ter2"]
+        {
+            for tail in ["a:1/metadata", "a", "a:99999", "", "a/m?x"] {
+                let url = format!("http://ops:{password}@{tail}");
+                let error = HttpConfig::parse(&url).unwrap_err();
+                let shown = format!("{error} {error:#?}");
+                assert!(
+                    !shown.contains("hun") && !shown.contains("er2") && !shown.contains("ops"),
+                    "{url}: {shown}"
+                );
+            }
+        }
+        let config = HttpConfig::parse("http://ops:hun%2Fter2@a:1/m").unwrap();
+        assert_eq!(config.to_string(), "http://a:1/m");
     }
 
     #[test]

@@ -19,8 +19,8 @@ use std::{
 };
 
 use te_metadata::{
-    BoxFuture, Entry, Key, MetadataStore, PutRequest, StoreError, StoreErrorKind, StoreInfo, StoreOperation,
-    WatchStream,
+    BoxFuture, Entry, Key, LeasedEntry, MetadataStore, PutRequest, StoreError, StoreErrorKind, StoreInfo,
+    StoreOperation, WatchStream,
 };
 use te_segment::Incarnation;
 
@@ -242,6 +242,7 @@ impl MetadataStore for HttpStore {
         info.max_value = Some(DEFAULT_MAX_VALUE);
         if endpoint.kind() == Kind::Te {
             (info.leases, info.conditional) = (true, true);
+            (info.list, info.every_change, info.exact_keys) = (true, true, true);
             info.max_value = Some(endpoint.max_value());
         }
         info
@@ -313,22 +314,40 @@ impl MetadataStore for HttpStore {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Vec<(Key, Entry)>, StoreError>> {
         Box::pin(async move {
+            let listed = self.list_with_leases(prefix, deadline).await?;
+            Ok(listed.into_iter().map(|found| (found.key, found.entry)).collect())
+        })
+    }
+
+    fn list_with_leases<'a>(
+        &'a self,
+        prefix: &'a str,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Vec<LeasedEntry>, StoreError>> {
+        Box::pin(async move {
             let mut found = Vec::new();
             loop {
-                let after = found.last().map(|(key, _): &(Key, Entry)| key.as_str());
+                let after = found.last().map(|last: &LeasedEntry| last.key.as_str());
                 let ask = Ask::List { prefix, after };
                 let Reply::Page(page) = self.call(StoreOperation::List, prefix, ask, deadline).await? else {
                     return mismatch(StoreOperation::List, prefix);
                 };
                 // A page that says there is more and has nothing would be asked for for ever.
                 let more = page.more && !page.entries.is_empty();
-                let entry = |value, revision| Entry { value, revision };
-                found.extend(page.entries.into_iter().map(|e| (Key::new(e.key), entry(e.value, e.revision))));
+                found.extend(page.entries.into_iter().map(|one| LeasedEntry {
+                    key: Key::new(one.key),
+                    entry: Entry { value: one.value, revision: one.revision },
+                    remaining: one.lease_ms.map(Duration::from_millis),
+                }));
                 if !more {
                     return Ok(found);
                 }
             }
         })
+    }
+
+    fn close(&self, deadline: Instant) -> BoxFuture<'_, Result<(), StoreError>> {
+        Box::pin(async move { self.remove_owed(deadline).await.map(drop) })
     }
 
     fn watch<'a>(

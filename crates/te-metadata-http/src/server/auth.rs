@@ -2,8 +2,7 @@
 
 use axum::http::{HeaderMap, header::AUTHORIZATION};
 use subtle::ConstantTimeEq;
-
-use crate::secret::Secret;
+use te_metadata::backend::Secret;
 
 /// Whether the request carries the token: as bearer token, or as password of basic authentication with any user.
 pub(super) fn is_allowed(token: Option<&Secret>, headers: &HeaderMap) -> bool {

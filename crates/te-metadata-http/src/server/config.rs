@@ -6,8 +6,10 @@ use std::{
     time::Duration,
 };
 
+use te_metadata::backend::Secret;
+
 use super::{MetadataServer, ServerError};
-use crate::{protocol::DEFAULT_MAX_VALUE, secret::Secret};
+use crate::protocol::DEFAULT_MAX_VALUE;
 
 /// Where a server listens by default.
 const DEFAULT_BIND: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);

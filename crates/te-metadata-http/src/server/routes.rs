@@ -18,18 +18,16 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, get},
 };
+use te_metadata::backend::Secret;
 
 use super::{
     auth,
     config::ServerLimits,
-    contents::{Command, Condition, Refusal},
+    contents::{Command, Condition, Record, Refusal},
     events, metrics, page,
     writer::{Shared, Writer},
 };
-use crate::{
-    protocol::{self, JSON, ListEntry, ListPage, parameter},
-    secret::Secret,
-};
+use crate::protocol::{self, JSON, ListEntry, ListPage, parameter};
 
 /// Content type of the reference servers' words.
 const WORDS: &str = "application/json; charset=utf-8";
@@ -169,9 +167,8 @@ impl App {
         };
         let mut response = ([(CONTENT_TYPE, JSON)], record.value.to_string()).into_response();
         revision(response.headers_mut(), record.revision);
-        if let Some(at) = record.lease.and_then(|lease| lease.ends()) {
-            let left = at.saturating_duration_since(now).as_millis();
-            number(response.headers_mut(), protocol::LEASE_MS, u64::try_from(left).unwrap_or(u64::MAX));
+        if let Some(left) = left_ms(record, now) {
+            number(response.headers_mut(), protocol::LEASE_MS, left);
         }
         Ok(response)
     }
@@ -180,15 +177,16 @@ impl App {
         let mut page = ListPage::default();
         {
             let contents = self.shared.contents.read();
-            let mut size = 0;
-            for (key, record) in contents.range(prefix, after, Instant::now()) {
+            let (mut size, now) = (0, Instant::now());
+            for (key, record) in contents.range(prefix, after, now) {
                 if size >= PAGE || page.entries.len() == PAGE_KEYS {
                     page.more = true;
                     break;
                 }
                 size += key.len() + record.value.len();
                 let (key, value) = (key.to_string(), record.value.to_string());
-                page.entries.push(ListEntry { key, value, revision: record.revision });
+                let lease_ms = left_ms(record, now);
+                page.entries.push(ListEntry { key, value, revision: record.revision, lease_ms });
             }
         }
         let text = serde_json::to_string(&page)
@@ -266,6 +264,12 @@ impl App {
             Err(_) => Err(refused(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
         }
     }
+}
+
+/// What is left of a record's lease, in milliseconds.
+fn left_ms(record: &Record, now: Instant) -> Option<u64> {
+    let left = record.lease?.ends()?.saturating_duration_since(now).as_millis();
+    Some(u64::try_from(left).unwrap_or(u64::MAX))
 }
 
 async fn next_frame(body: &mut Body) -> Option<Result<hyper::body::Frame<axum::body::Bytes>, axum::Error>> {

@@ -138,6 +138,43 @@ impl Drop for Process {
     }
 }
 
+/// The reference's Python server from its wheel, killed when dropped.
+pub(crate) struct Python {
+    child: Child,
+    pub(crate) url: String,
+}
+
+impl Python {
+    /// Starts it, if an interpreter that has it is named; says loudly if not.
+    pub(crate) fn start() -> Option<Self> {
+        let Ok(python) = std::env::var("TE_INTEROP_PYTHON") else {
+            eprintln!("SKIPPED: TE_INTEROP_PYTHON names no interpreter with the reference's wheel");
+            return None;
+        };
+        let port = free_port();
+        let mut child = Command::new(python)
+            .args(["-m", "mooncake.http_metadata_server", "--host", "127.0.0.1", "--port", &port.to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the server does not start");
+            assert!(child.try_wait().unwrap().is_none(), "the server ended");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Some(Self { child, url: format!("http://127.0.0.1:{port}/metadata") })
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().unwrap().parent().unwrap().join("examples/metad");

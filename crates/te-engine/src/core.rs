@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::limits::Limits;
 use crate::local::LocalSegment;
 use crate::notify::Inbox;
-use crate::publisher::Progress;
+use crate::publisher::{Progress, Wanted};
 use crate::runtime::Runtime;
 
 /// What every handle of one engine shares.
@@ -33,8 +33,8 @@ pub(crate) struct Parts {
     pub(crate) cache: SegmentCache,
     pub(crate) rpc: RpcClient,
     pub(crate) inbox: Arc<Inbox>,
-    /// Tells the publisher which version there is.
-    pub(crate) wake: watch::Sender<u64>,
+    /// Tells the publisher which version there is, and which is waited for.
+    pub(crate) wake: watch::Sender<Wanted>,
     /// Tells how far publishing is.
     pub(crate) progress: watch::Receiver<Progress>,
 }
@@ -97,17 +97,23 @@ impl Core {
 
     pub(crate) fn wake_publisher(&self) {
         let version = self.local().version();
-        self.parts.wake.send_modify(|wanted| *wanted = (*wanted).max(version));
+        self.parts.wake.send_modify(|wanted| wanted.version = wanted.version.max(version));
     }
 
     /// Ends the publisher.
     pub(crate) fn stop_publisher(&self) {
-        self.parts.wake.send_replace(crate::publisher::STOP);
+        self.parts.wake.send_modify(|wanted| wanted.stop = true);
     }
 
     /// Waits until what is offered now is published, at most until the deadline.
     pub(crate) async fn published_by(&self, deadline: Instant) -> Result<()> {
         let wanted = self.local().version();
+        self.parts.wake.send_if_modified(|known| {
+            let news = wanted > known.awaited;
+            known.awaited = known.awaited.max(wanted);
+            known.version = known.version.max(wanted);
+            news
+        });
         let mut progress = self.parts.progress.clone();
         let operation = format!("publish segment {}", self.local().name());
         let named = operation.clone();

@@ -375,6 +375,9 @@ async fn stop(core: Arc<Core>, tasks: Option<Tasks>, deadline: Instant) -> Shutd
     if let Err(error) = core.directory().withdraw(core.local().name(), step).await {
         left.push(format!("the segment may still be published: {error}"));
     }
+    if let Err(error) = core.directory().close(step).await {
+        left.push(format!("something of the segment may still be published: {error}"));
+    }
     for region in core.local().regions().regions() {
         region.block();
     }

@@ -1,4 +1,8 @@
-//! Keeps the directory up to date: coalesced, retried with back-off, never on a thread that moves data.
+//! Keeps the directory up to date: coalesced, paced, retried with back-off, never on a thread that moves data.
+//!
+//! A first change is published after [`COALESCE`]. While changes go on, the pauses between two publishes grow from
+//! [`FIRST_GAP`] to [`LONGEST_GAP`], so that registering thousands of buffers one by one costs a handful of writes. Who
+//! waits for a version does not wait for a pause.
 //!
 //! [`Machine`] decides over (now, event); [`run`] performs.
 
@@ -15,8 +19,10 @@ use crate::local::LocalSegment;
 
 /// Registrations within this time of each other are published together.
 const COALESCE: Duration = Duration::from_millis(5);
-/// The version that means the end.
-pub(crate) const STOP: u64 = u64::MAX;
+/// Pause after a publish, while changes go on; it doubles with each that finds it running.
+const FIRST_GAP: Duration = Duration::from_millis(100);
+/// Longest pause after a publish: how far behind what nobody waits for can be.
+const LONGEST_GAP: Duration = Duration::from_secs(1);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -34,12 +40,29 @@ pub(crate) enum Step {
     Keep,
 }
 
+/// What the engine wants of the publisher.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// Newest version there is.
+    pub(crate) version: u64,
+    /// Newest version that somebody waits for.
+    pub(crate) awaited: u64,
+    /// Nothing any more.
+    pub(crate) stop: bool,
+}
+
 /// Decides when to publish and when to keep.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    wanted: u64,
+    wanted: Wanted,
     published: u64,
-    not_before: Option<Instant>,
+    /// When the first change came that is not out yet.
+    changed_at: Option<Instant>,
+    /// When the last publish ended, and the pause after it.
+    last: Option<Instant>,
+    gap: Duration,
+    /// Nothing is tried before, after a failure.
+    retry_at: Option<Instant>,
     failures: u32,
     keep_every: Option<Duration>,
     keep_at: Instant,
@@ -49,50 +72,90 @@ pub(crate) struct Machine {
 impl Machine {
     /// `published` is the version that is out already, `keep_every` how often it has to be kept.
     pub(crate) fn new(now: Instant, published: u64, keep_every: Option<Duration>) -> Self {
-        let keep_at = now + keep_every.unwrap_or_default();
-        Self { wanted: published, published, not_before: None, failures: 0, keep_every, keep_at, lost: false }
+        Self {
+            wanted: Wanted { version: published, ..Wanted::default() },
+            published,
+            changed_at: None,
+            last: None,
+            gap: FIRST_GAP,
+            retry_at: None,
+            failures: 0,
+            keep_every,
+            keep_at: now + keep_every.unwrap_or_default(),
+            lost: false,
+        }
     }
 
-    /// The offer has this version now.
-    pub(crate) fn wanted(&mut self, now: Instant, version: u64) {
-        if version > self.wanted {
-            self.wanted = version;
-            self.not_before.get_or_insert(now + COALESCE);
+    /// The offer has this version now, and somebody may wait for it.
+    pub(crate) fn wanted(&mut self, now: Instant, wanted: Wanted) {
+        if wanted.version > self.wanted.version {
+            self.changed_at.get_or_insert(now);
         }
+        self.wanted = wanted;
     }
 
     pub(crate) fn step(&self, now: Instant) -> Step {
         if self.lost {
             return Step::Idle;
         }
-        if self.wanted > self.published {
-            return match self.not_before {
-                Some(at) if at > now => Step::WaitUntil(at),
-                _ => Step::Publish(self.wanted),
-            };
+        let keep_at = self.keep_every.map(|_| self.keep_at);
+        // First: publishing does not renew everything, and a stream of changes must not starve a lease.
+        if keep_at.is_some_and(|at| at <= now) {
+            return Step::Keep;
         }
-        match self.keep_every {
-            None => Step::Idle,
-            Some(_) if self.keep_at <= now => Step::Keep,
-            Some(_) => Step::WaitUntil(self.keep_at),
+        let publish_at = (!self.is_current()).then(|| self.publish_at(now));
+        match publish_at {
+            Some(at) if at <= now => Step::Publish(self.wanted.version),
+            at => match at.into_iter().chain(keep_at).min() {
+                Some(at) => Step::WaitUntil(at),
+                None => Step::Idle,
+            },
+        }
+    }
+
+    fn publish_at(&self, now: Instant) -> Instant {
+        if let Some(at) = self.retry_at {
+            return at;
+        }
+        // What vanished is published again without a change.
+        let Some(changed) = self.changed_at else { return now };
+        let soon = changed + COALESCE;
+        match self.last {
+            Some(last) if self.wanted.awaited <= self.published => soon.max(last + self.gap),
+            _ => soon,
         }
     }
 
     pub(crate) fn succeeded(&mut self, now: Instant, version: u64) {
+        let busy = self.changed_at.zip(self.last).is_some_and(|(changed, last)| changed < last + self.gap);
+        self.gap = if busy { (self.gap * 2).min(LONGEST_GAP) } else { FIRST_GAP };
+        self.last = Some(now);
         self.published = self.published.max(version);
-        self.not_before = None;
+        self.changed_at = (self.wanted.version > self.published).then_some(now);
+        self.retry_at = None;
         self.failures = 0;
-        self.kept(now);
+    }
+
+    /// Whether the newest version is out.
+    pub(crate) fn is_current(&self) -> bool {
+        self.wanted.version <= self.published
     }
 
     pub(crate) fn kept(&mut self, now: Instant) {
         self.keep_at = now + self.keep_every.unwrap_or_default();
+        // A publish that fails keeps its pauses.
+        if self.is_current() {
+            self.retry_at = None;
+            self.failures = 0;
+        }
     }
 
     /// What was published is gone: publish the same version again.
-    pub(crate) fn vanished(&mut self) {
+    pub(crate) fn vanished(&mut self, now: Instant) {
+        self.kept(now);
         self.published = 0;
-        self.not_before = None;
+        self.changed_at = None;
+        self.retry_at = None;
     }
 
     /// Somebody else has the name: nothing is published any more.
@@ -105,7 +168,7 @@ impl Machine {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(10)).min(LONGEST_PAUSE);
         self.failures += 1;
         let until = now + pause.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0);
-        self.not_before = Some(until);
+        self.retry_at = Some(until);
         // A lease is renewed sooner than the longest pause allows.
         self.keep_at = until.min(now + self.keep_every.unwrap_or(pause));
     }
@@ -120,20 +183,23 @@ pub(crate) struct Progress {
     pub(crate) failure: Option<(Arc<str>, bool)>,
 }
 
-/// Publishes until it is told to [`STOP`] or the wake-up channel closes.
+/// Publishes until it is told to stop or the wake-up channel closes.
 pub(crate) async fn run(
     local: Arc<LocalSegment>,
     directory: Arc<dyn Directory>,
     location: RpcLocation,
     timeout: Duration,
-    mut wake: watch::Receiver<u64>,
+    mut wake: watch::Receiver<Wanted>,
     progress: watch::Sender<Progress>,
 ) {
     let published = progress.borrow().published;
-    let mut machine = Machine::new(Instant::now(), published, directory.keep_interval());
+    let keep_every = directory.keep_interval();
+    // A renewal that gets no answer must leave time for the next one.
+    let keep_timeout = keep_every.map_or(timeout, |every| every.min(timeout));
+    let mut machine = Machine::new(Instant::now(), published, keep_every);
     loop {
         let wanted = *wake.borrow_and_update();
-        if wanted == STOP {
+        if wanted.stop {
             return;
         }
         machine.wanted(Instant::now(), wanted);
@@ -159,14 +225,16 @@ pub(crate) async fn run(
                 }
                 Err(error) => failed(&mut machine, &progress, &error),
             },
-            Step::Keep => match directory.keep(Instant::now() + timeout).await {
+            Step::Keep => match directory.keep(Instant::now() + keep_timeout).await {
                 Ok(Kept::Kept) => {
                     machine.kept(Instant::now());
-                    progress.send_if_modified(|progress| progress.failure.take().is_some());
+                    if machine.is_current() {
+                        progress.send_if_modified(|progress| progress.failure.take().is_some());
+                    }
                 }
                 Ok(_) => {
                     tracing::warn!(target: "te::engine", name = %local.name(), "the segment is no longer published");
-                    machine.vanished();
+                    machine.vanished(Instant::now());
                 }
                 Err(error) => {
                     let operation = format!("keep segment {} published", local.name());
@@ -209,120 +277,4 @@ pub(crate) async fn publish_once(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thousand_changes_in_a_burst_cost_one_publish() {
-        let start = Instant::now();
-        let mut machine = Machine::new(start, 1, None);
-        let mut publishes = 0;
-        for i in 0..1_000_u64 {
-            let now = start + Duration::from_micros(i);
-            machine.wanted(now, 2 + i);
-            if let Step::Publish(version) = machine.step(now) {
-                publishes += 1;
-                machine.succeeded(now, version);
-            }
-        }
-        assert_eq!(publishes, 0);
-        assert_eq!(machine.step(start + COALESCE), Step::Publish(1_001));
-        machine.succeeded(start, 1_001);
-        assert_eq!(machine.step(start + COALESCE), Step::Idle);
-    }
-
-    #[test]
-    fn a_stream_of_changes_does_not_starve_publishing() {
-        let start = Instant::now();
-        let mut machine = Machine::new(start, 1, None);
-        let mut publishes = 0;
-        for i in 0..100_u32 {
-            let now = start + Duration::from_millis(1) * i;
-            machine.wanted(now, u64::from(2 + i));
-            if let Step::Publish(version) = machine.step(now) {
-                publishes += 1;
-                machine.succeeded(now, version);
-            }
-        }
-        assert!((15..=20).contains(&publishes), "{publishes}");
-    }
-
-    #[test]
-    fn failures_back_off_with_jitter_up_to_a_bound_and_success_resets() {
-        let start = Instant::now();
-        let mut machine = Machine::new(start, 1, None);
-        machine.wanted(start, 2);
-        let mut pauses = Vec::new();
-        for _ in 0..12 {
-            machine.failed(start, 1.0);
-            let Step::WaitUntil(at) = machine.step(start) else { panic!("should wait") };
-            pauses.push(at - start);
-        }
-        assert_eq!(pauses[0], FIRST_PAUSE);
-        assert_eq!(pauses[1], FIRST_PAUSE * 2);
-        assert_eq!(pauses[11], LONGEST_PAUSE);
-        machine.failed(start, 0.0);
-        assert_eq!(machine.step(start), Step::WaitUntil(start + LONGEST_PAUSE / 2));
-        machine.succeeded(start, 2);
-        assert_eq!(machine.step(start), Step::Idle);
-        machine.wanted(start, 3);
-        assert_eq!(machine.step(start + COALESCE), Step::Publish(3));
-    }
-
-    #[test]
-    fn an_older_publish_does_not_count_for_a_newer_version() {
-        let start = Instant::now();
-        let mut machine = Machine::new(start, 1, None);
-        machine.wanted(start, 5);
-        machine.succeeded(start, 4);
-        assert_eq!(machine.step(start + COALESCE), Step::Publish(5));
-    }
-
-    #[test]
-    fn what_is_published_is_kept_at_intervals() {
-        let start = Instant::now();
-        let every = Duration::from_secs(3);
-        let mut machine = Machine::new(start, 1, Some(every));
-        assert_eq!(machine.step(start), Step::WaitUntil(start + every));
-        assert_eq!(machine.step(start + every), Step::Keep);
-        machine.kept(start + every);
-        assert_eq!(machine.step(start + every), Step::WaitUntil(start + 2 * every));
-        // Publishing renews as well.
-        machine.wanted(start + every, 2);
-        machine.succeeded(start + every + COALESCE, 2);
-        assert_eq!(machine.step(start + 2 * every), Step::WaitUntil(start + 2 * every + COALESCE));
-    }
-
-    /// META-04.
-    #[test]
-    fn what_vanished_is_published_again_at_once() {
-        let start = Instant::now();
-        let mut machine = Machine::new(start, 7, Some(Duration::from_secs(3)));
-        machine.vanished();
-        assert_eq!(machine.step(start), Step::Publish(7));
-    }
-
-    #[test]
-    fn lost_name_is_left_alone_for_good() {
-        let start = Instant::now();
-        let mut machine = Machine::new(start, 1, Some(Duration::from_secs(3)));
-        machine.lost();
-        machine.wanted(start, 9);
-        assert_eq!(machine.step(start + Duration::from_secs(60)), Step::Idle);
-    }
-
-    #[test]
-    fn failed_renewal_is_repeated_before_the_lease_ends() {
-        let start = Instant::now();
-        let every = Duration::from_secs(3);
-        let mut machine = Machine::new(start, 1, Some(every));
-        let mut now = start + every;
-        for _ in 0..20 {
-            assert_eq!(machine.step(now), Step::Keep);
-            machine.failed(now, 1.0);
-            let Step::WaitUntil(at) = machine.step(now) else { panic!("should wait") };
-            assert!(at > now && at <= now + every);
-            now = at;
-        }
-    }
-}
+mod tests;

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::hello::ControlProbe;
 use crate::local::LocalSegment;
 use crate::notify::Inbox;
-use crate::publisher::{self, Progress};
+use crate::publisher::{self, Progress, Wanted};
 use crate::runtime::{Runtime, RuntimeChoice};
 
 /// An engine whose control listener is bound and whose segment has a name, but which serves nothing yet.
@@ -136,7 +136,7 @@ impl Bound {
         let location = RpcLocation::new(local.control());
 
         let version = local.version();
-        let (wake, woken) = watch::channel(version);
+        let (wake, woken) = watch::channel(Wanted { version, ..Wanted::default() });
         let (progress, progressed) = watch::channel(Progress::default());
         let core = Arc::new(Core::new(Parts {
             limits: config.limits.clone(),
@@ -161,6 +161,10 @@ impl Bound {
                     Ok(version) => progress.send_modify(|progress| progress.published = version),
                     Err(error) => {
                         server.shutdown(Instant::now() + timeout).await;
+                        // One of the records may be there, and not every store forgets it by itself.
+                        if let Err(left) = directory.close(Instant::now() + timeout).await {
+                            tracing::warn!(target: "te::engine", error = %left, "after a failed start");
+                        }
                         return Err(error);
                     }
                 }

@@ -23,12 +23,14 @@ fn start(world: &World, name: &str) -> Result<Engine, Error> {
     })
 }
 
-fn until(what: &str, mut reached: impl FnMut() -> bool) {
+/// Waits until it is so, and says how long that took.
+fn until(what: &str, mut reached: impl FnMut() -> bool) -> Duration {
     let began = Instant::now();
     while !reached() {
         assert!(began.elapsed() < Duration::from_secs(10), "{what} did not happen");
         std::thread::sleep(Duration::from_millis(20));
     }
+    began.elapsed()
 }
 
 /// META-03: a live holder keeps its name; once it is gone the next life starts at once.
@@ -57,7 +59,8 @@ fn wiped_store_is_filled_again() {
         runtime.block_on(world.store.delete(&Key::new(key), None, soon().instant())).unwrap();
     }
     assert_eq!(block_on(opener.open("node")).unwrap_err().kind(), ErrorKind::NotFound);
-    until("publishing again", || block_on(opener.open("node")).is_ok());
+    let took = until("publishing again", || block_on(opener.open("node")).is_ok());
+    assert!(took <= LEASE, "{took:?}");
     let after = block_on(opener.open("node")).unwrap();
     assert_eq!(after.incarnation(), before);
     assert_eq!(after.descriptor().buffers().len(), 1);

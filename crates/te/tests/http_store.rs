@@ -7,9 +7,9 @@ mod support;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use support::{named, read_across, soon, stop, until};
+use support::{named, names, read_across, soon, stop, until};
 use te::metadata::{Owner, list};
-use te::settings::{Origin, Settings};
+use te::settings::Settings;
 use te::{Access, EngineBuilder, ErrorKind, Result, blocking};
 use te_metadata_http::server::MetadataServer;
 use tokio::runtime::Runtime;
@@ -41,15 +41,8 @@ impl Store {
         format!("http://{}/metadata", self.at)
     }
 
-    fn settings(&self) -> Settings {
-        let mut settings = Settings::default();
-        settings.set("metadata", &self.url(), Origin::Builder).unwrap();
-        settings
-    }
-
     fn names(&self) -> Vec<(String, Owner)> {
-        let listed = self.runtime.block_on(list(&self.settings(), soon())).unwrap();
-        listed.into_iter().map(|one| (one.name.to_string(), one.owner)).collect()
+        names(&self.url())
     }
 
     fn stop(&mut self) {
@@ -106,8 +99,10 @@ fn a_name_is_refused_while_its_holder_answers() {
 /// META-04: everything is back within a lease, from the same life; meanwhile transfers on open segments go on.
 #[test]
 fn a_store_that_restarts_empty_is_filled_again() -> Result<()> {
+    const LEASE: Duration = Duration::from_secs(2);
     let mut store = Store::start();
-    let (owner, other) = (start(&store, "prefill-3"), start(&store, "decode-7"));
+    let start = |name| blocking::build(engine(&store, name).set("metadata.lease", "2s")).unwrap();
+    let (owner, other) = (start("prefill-3"), start("decode-7"));
     let buffer = owner.register(vec![7; 64], Access::REMOTE_READ).unwrap();
     owner.published(soon())?;
     let peer = other.open("prefill-3")?;
@@ -122,7 +117,7 @@ fn a_store_that_restarts_empty_is_filled_again() -> Result<()> {
     }
     let store = Store::at(store.at, None);
     let took = until("publishing again", || store.names().len() == 2);
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took <= LEASE, "{took:?}");
     let again = other.open("prefill-3")?;
     assert_eq!((again.incarnation(), again.descriptor().buffers().len()), (life, 1));
     other.batch().read(&range, local.slice(..)).run()?;

@@ -1,16 +1,20 @@
 //! What a store holds, and which of the engines behind it answer.
 
-use std::collections::BTreeMap;
+mod clusters;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use te_engine::{ControlProbe, Deadline, Error, ErrorKind, Result};
-use te_metadata::{HolderAnswer, HolderProbe, Key, KeySubject, Keys, MetadataStore};
+use te_metadata::{ClusterId, HolderAnswer, HolderProbe, KeySubject, Keys, LeasedEntry, MetadataStore};
 use te_rpc::{RpcClient, RpcLimits};
 use te_segment::wire::RpcLocation;
-use te_segment::{DecodeOptions, Endpoint, SegmentDescriptor, SegmentName};
+use te_segment::{DecodeOptions, DescriptorError, Endpoint, SegmentDescriptor, SegmentName};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use self::clusters::{Places, Subject};
 use super::open::{open, refused};
 use crate::settings::Settings;
 
@@ -68,29 +72,43 @@ pub struct Listed {
     pub endpoint: Option<Endpoint>,
     /// Whether the engine answers there.
     pub owner: Owner,
+    /// The name vanishes after this time unless its engine renews it. `None` if nothing ends it.
+    pub lease: Option<Duration>,
+}
+
+/// What a store holds, as far as one deployment is concerned.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Listing {
+    /// The names of the deployment, ordered.
+    pub names: Vec<Listed>,
+    /// How many names there are of other deployments that share the store, as far as their keys lie below those of this
+    /// one: all of them if this one has no cluster id.
+    pub others: BTreeMap<ClusterId, usize>,
 }
 
 /// Lists every name of the deployment in the store that the settings name, ordered by name, and asks each engine
 /// whether it is alive, all of them at once. An engine that says nothing for `control.connect` is silent.
 ///
-/// Without a cluster id, records of deployments that have one are listed under names that begin with it; they cannot be
-/// told from names with a `/`. Needs a tokio runtime with I/O and time enabled.
+/// Names of deployments with another cluster id are counted and not listed. A key with a `/` alone does not tell
+/// whether it begins with a cluster id; the place of its engine does, and where there is none the name in the record.
+/// Needs a tokio runtime with I/O and time enabled.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Config`] if the settings name no store, or one that is not compiled in;
 /// [`ErrorKind::MetadataUnavailable`] if it does not answer by the deadline, or cannot list, as the reference's HTTP
 /// servers.
-pub async fn list(settings: &Settings, deadline: Deadline) -> Result<Vec<Listed>> {
+pub async fn list(settings: &Settings, deadline: Deadline) -> Result<Listing> {
     let store = open(settings.clone(), None, deadline.instant()).await?;
     let keys = Keys::new(settings.metadata_cluster.get().clone());
-    let mut listed = read(store.as_ref(), &keys, deadline).await?;
-    ask(&mut listed, settings).await;
-    Ok(listed)
+    let mut listing = read(store.as_ref(), &keys, deadline).await?;
+    ask(&mut listing.names, settings).await;
+    Ok(listing)
 }
 
-async fn read(store: &dyn MetadataStore, keys: &Keys, deadline: Deadline) -> Result<Vec<Listed>> {
-    let found = store.list(&keys.prefix(), deadline.instant()).await;
+async fn read(store: &dyn MetadataStore, keys: &Keys, deadline: Deadline) -> Result<Listing> {
+    let found = store.list_with_leases(&keys.prefix(), deadline.instant()).await;
     let found = found.map_err(|error| match error.kind {
         // What the store cannot do is no mistake in the settings.
         te_metadata::StoreErrorKind::Invalid { .. } => {
@@ -98,31 +116,45 @@ async fn read(store: &dyn MetadataStore, keys: &Keys, deadline: Deadline) -> Res
         }
         _ => refused(OPERATION, error),
     })?;
-    let mut all = BTreeMap::new();
-    for (key, entry) in found {
-        note(&mut all, keys, &key, &entry.value);
+    Ok(sort_out(keys, &found))
+}
+
+/// Tells the names of the deployment from those of others, and puts together what belongs to one name.
+fn sort_out(keys: &Keys, found: &[LeasedEntry]) -> Listing {
+    let places = Places::of(keys, found);
+    let mut own = BTreeMap::new();
+    let mut others: BTreeMap<ClusterId, BTreeSet<&str>> = BTreeMap::new();
+    for one in found {
+        match places.subject(keys, one) {
+            Some(Subject::Own(subject)) => note(&mut own, subject, one),
+            Some(Subject::Other { cluster, name }) => {
+                others.entry(cluster).or_default().insert(name);
+            }
+            None => {}
+        }
     }
-    Ok(all.into_values().collect())
+    let others = others.into_iter().map(|(cluster, names)| (cluster, names.len())).collect();
+    Listing { names: own.into_values().collect(), others }
 }
 
 /// Adds what a key says to what is known of its name.
-fn note(all: &mut BTreeMap<SegmentName, Listed>, keys: &Keys, key: &Key, value: &str) {
-    let (name, place) = match keys.subject(key.as_str()) {
-        Some(KeySubject::Segment(name)) => (name, false),
-        Some(KeySubject::RpcMeta(name)) => (name, true),
+fn note(all: &mut BTreeMap<SegmentName, Listed>, subject: KeySubject, found: &LeasedEntry) {
+    let (name, place) = match subject {
+        KeySubject::Segment(name) => (name, false),
+        KeySubject::RpcMeta(name) => (name, true),
         _ => return,
     };
-    // The place of an engine of another deployment looks like a segment here.
-    if !place && name.as_str().contains("/rpc_meta/") && RpcLocation::decode(value.as_bytes()).is_ok() {
-        return;
-    }
+    let value = &found.entry.value;
     let listed = all.entry(name.clone()).or_insert_with(|| Listed {
         name: name.clone(),
         descriptor: None,
         unreadable: None,
         endpoint: None,
         owner: Owner::Unknown,
+        lease: None,
     });
+    // The name is gone when one of its records is.
+    listed.lease = [listed.lease, found.remaining].into_iter().flatten().min();
     if place {
         // The descriptor of a te engine says it as well, and more exactly.
         if listed.endpoint.is_none() {
@@ -130,16 +162,20 @@ fn note(all: &mut BTreeMap<SegmentName, Listed>, keys: &Keys, key: &Key, value: 
         }
         return;
     }
-    let options = DecodeOptions { opened_as: Some(name), ..DecodeOptions::default() };
-    match SegmentDescriptor::decode_with(value.as_bytes(), &options) {
-        Ok(decoded) => {
-            if let Some(control) = decoded.descriptor.control() {
+    match decode(name, value) {
+        Ok(descriptor) => {
+            if let Some(control) = descriptor.control() {
                 listed.endpoint = Some(control.clone());
             }
-            listed.descriptor = Some(decoded.descriptor);
+            listed.descriptor = Some(descriptor);
         }
         Err(error) => listed.unreadable = Some(error.to_string()),
     }
+}
+
+fn decode(name: SegmentName, value: &str) -> std::result::Result<SegmentDescriptor, DescriptorError> {
+    let options = DecodeOptions { opened_as: Some(name), ..DecodeOptions::default() };
+    SegmentDescriptor::decode_with(value.as_bytes(), &options).map(|decoded| decoded.descriptor)
 }
 
 /// Asks all engines.
@@ -179,40 +215,4 @@ async fn ask(all: &mut [Listed], settings: &Settings) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn noted(keys: &Keys, records: &[(&str, &str)]) -> Vec<Listed> {
-        let mut all = BTreeMap::new();
-        for (key, value) in records {
-            note(&mut all, keys, &Key::new(*key), value);
-        }
-        all.into_values().collect()
-    }
-
-    const PLACE: &str = r#"{"ip_or_host_name":"10.0.0.7","rpc_port":15001}"#;
-
-    #[test]
-    fn a_record_and_its_place_are_one_line() {
-        let record = r#"{"name":"node","protocol":"tcp","tcp_data_port":1,"devices":[],"buffers":[]}"#;
-        let all =
-            noted(&Keys::default(), &[("mooncake/ram/node", record), ("mooncake/rpc_meta/node", PLACE)]);
-        let [listed] = all.as_slice() else { panic!("{all:?}") };
-        assert!(listed.descriptor.is_some(), "{:?}", listed.unreadable);
-        assert_eq!(listed.endpoint.as_ref().map(ToString::to_string).as_deref(), Some("10.0.0.7:15001"));
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_listed_with_the_reason() {
-        let all = noted(&Keys::default(), &[("mooncake/ram/node", "{")]);
-        let [listed] = all.as_slice() else { panic!("{all:?}") };
-        assert!(listed.descriptor.is_none() && listed.unreadable.is_some());
-    }
-
-    #[test]
-    fn places_of_another_deployment_are_no_segments() {
-        assert!(noted(&Keys::default(), &[("mooncake/lab/rpc_meta/node", PLACE)]).is_empty());
-        let unrelated = [("other", "x"), ("mooncake/x", "x")];
-        assert!(noted(&Keys::default(), &unrelated).is_empty());
-    }
-}
+mod tests;

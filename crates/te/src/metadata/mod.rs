@@ -13,8 +13,9 @@ use thiserror::Error;
 
 use crate::features::{self, FeatureKind};
 
-pub use list::{Listed, Owner, list};
+pub use list::{Listed, Listing, Owner, list};
 pub(crate) use open::open;
+pub use te_metadata::ClusterId;
 
 /// Where segments are published and found.
 ///

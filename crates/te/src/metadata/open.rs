@@ -22,7 +22,7 @@ pub(super) fn check(scheme: &str, url: &str) -> std::result::Result<(), String> 
         "redis" | "rediss" => te_metadata_redis::RedisConfig::parse(url).map(drop).map_err(|e| e.to_string()),
         #[cfg(feature = "http")]
         "http" | "https" => match te_metadata_http::HttpConfig::parse(url) {
-            // The URL it shows may have the rest of a password where the path should be.
+            // The URL is shown by whoever asks.
             Err(te_metadata_http::HttpConfigError::Url { reason, .. }) => Err(reason.to_owned()),
             // Said by `MetadataUrl::check`.
             Ok(_) | Err(_) => Ok(()),

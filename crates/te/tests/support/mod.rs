@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use te::metadata::{Listed, Owner, list};
+use te::settings::{Origin, Settings};
 use te::{Access, Deadline, EngineBuilder, Location, Result, blocking};
 
 pub(crate) fn soon() -> Deadline {
@@ -32,6 +34,35 @@ pub(crate) fn read_across(owner: &blocking::Engine, reader: &blocking::Engine) -
     assert_eq!(byte, [9]);
     owner.unregister(offered, soon()).unwrap();
     Ok(())
+}
+
+/// `writer` writes to what `owner` offers under its name, and the owner compares.
+pub(crate) fn write_across(owner: &blocking::Engine, writer: &blocking::Engine) -> Result<()> {
+    let offered = owner.register(vec![0; 64], Access::REMOTE).unwrap();
+    owner.published(soon())?;
+    let local = writer.register(vec![5; 64], Access::LOCAL).unwrap();
+    let peer = writer.open(owner.name().as_str())?;
+    writer.sync(&peer)?;
+    writer.batch().write(local.slice(..), &peer.range(offered.address(), 64)?).run()?;
+    let mut bytes = [0; 64];
+    offered.read_at(0, &mut bytes)?;
+    assert_eq!(bytes, [5; 64]);
+    owner.unregister(offered, soon()).unwrap();
+    writer.unregister(local, soon()).unwrap();
+    Ok(())
+}
+
+/// What the store at a URL lists.
+pub(crate) fn listed(url: &str) -> Vec<Listed> {
+    let mut settings = Settings::default();
+    settings.set("metadata", url, Origin::Builder).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(list(&settings, soon())).unwrap().names
+}
+
+/// The names in the store at a URL, and whether their engines answer.
+pub(crate) fn names(url: &str) -> Vec<(String, Owner)> {
+    listed(url).into_iter().map(|one| (one.name.to_string(), one.owner)).collect()
 }
 
 /// Waits until it is so, and says how long that took.

@@ -113,11 +113,33 @@ fn ls_shows_who_is_there() {
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 2, "{text}");
     let head: Vec<_> = lines[0].split_whitespace().collect();
-    assert_eq!(head, ["SEGMENT", "STATE", "ENDPOINT", "BUFFERS", "MEMORY", "TRANSPORTS", "WRITTEN"]);
+    assert_eq!(head, ["SEGMENT", "STATE", "ENDPOINT", "BUFFERS", "MEMORY", "TRANSPORTS", "LEASE"]);
     let row: Vec<_> = lines[1].split_whitespace().collect();
     assert_eq!((row[0], row[1], row[3], row[4], row[5]), ("prefill-3", "alive", "1", "1", "MiB"), "{text}");
     assert!(row[2].starts_with("127.0.0.1:") && row.contains(&"tcp"), "{text}");
+    // Of a lease of one second.
+    assert!(lines[1].ends_with(" 0 s") || lines[1].ends_with(" 1 s"), "{text}");
+    let lease = store.ls(&[])[0]["lease_ms"].as_u64().unwrap();
+    assert!(lease <= 1_000, "{lease}");
     assert!(store.ls(&["--stale"]).is_empty());
+}
+
+/// Who looks without a cluster id is told how much there is elsewhere, and sees none of it as a name of its own.
+#[test]
+fn names_of_other_clusters_are_counted_and_not_shown() {
+    let store = Metad::anywhere();
+    let _plain = store.serve("rack-1/plain");
+    let set = ["--set", "advertise=127.0.0.1", "--set", "metadata.cluster=blue"];
+    let arguments = [["--metadata", &store.url].as_slice(), &set].concat();
+    let (_one, _two) = (Served::start_as("node", &arguments), Served::start_as("rack-1/node", &arguments));
+    assert_eq!(store.states(), [pair("rack-1/plain", "alive")]);
+    let shown = run(&["ls", "--metadata", &store.url]);
+    let (text, note) = (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(note.contains("2 more names are in other clusters: blue (2);"), "{note}");
+    let blue = store.ls(&["--set", "metadata.cluster=blue"]);
+    let names: Vec<_> = blue.iter().map(|one| one["segment"].as_str().unwrap()).collect();
+    assert_eq!(names, ["node", "rack-1/node"]);
 }
 
 /// META-19: what a killed engine published is gone within its lease; until then its state is said.
@@ -171,6 +193,8 @@ fn records_of_reference_engines_are_listed_as_far_as_they_go() {
     assert_eq!((&found[1]["segment"], &found[1]["state"]), (&"torn".into(), &"unreadable".into()));
     let text = succeeds(&["ls", "--metadata", &store.url]);
     assert!(text.lines().last().unwrap().split_whitespace().skip(2).all(|cell| cell == "-"), "{text}");
+    // Nothing ends what a reference engine has written.
+    assert!(found.iter().all(|one| one["lease_ms"].is_null()), "{found:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use te::metadata::{Listed, MetadataUrl, Owner};
+use te::metadata::{ClusterId, Listed, Listing, MetadataUrl, Owner};
 use te::{Deadline, SegmentDescriptor};
 
 use super::transports;
@@ -36,12 +36,30 @@ pub(crate) fn run(context: &Context, args: &LsArgs) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|error| Failure::io("cannot start a runtime", &error))?;
-    let listed = runtime.block_on(te::metadata::list(&context.settings, Deadline::after(STORE)))?;
-    let listed: Vec<_> = listed.into_iter().filter(|one| !args.stale || !one.owner.is_alive()).collect();
+    let Listing { names, others, .. } =
+        runtime.block_on(te::metadata::list(&context.settings, Deadline::after(STORE)))?;
+    let listed: Vec<_> = names.into_iter().filter(|one| !args.stale || !one.owner.is_alive()).collect();
     if context.json {
-        return output::json(&Value::Array(listed.iter().map(as_json).collect()));
+        output::json(&Value::Array(listed.iter().map(as_json).collect()))?;
+    } else {
+        print(&listed)?;
     }
-    print(&listed)
+    if let Some(note) = elsewhere(&others) {
+        eprintln!("te: {note}");
+    }
+    Ok(())
+}
+
+/// What is not listed because it belongs to other deployments.
+fn elsewhere(others: &BTreeMap<ClusterId, usize>) -> Option<String> {
+    let (first, _) = others.first_key_value()?;
+    let count: usize = others.values().sum();
+    let each: Vec<_> = others.iter().map(|(cluster, count)| format!("{cluster} ({count})")).collect();
+    let (names, are) = if count == 1 { ("name", "is") } else { ("names", "are") };
+    Some(format!(
+        "{count} more {names} {are} in other clusters: {}; --set metadata.cluster={first} lists the first of them",
+        each.join(", ")
+    ))
 }
 
 fn print(listed: &[Listed]) -> Result<()> {
@@ -52,7 +70,7 @@ fn print(listed: &[Listed]) -> Result<()> {
         ("BUFFERS", Align::Right),
         ("MEMORY", Align::Left),
         ("TRANSPORTS", Align::Left),
-        ("WRITTEN", Align::Left),
+        ("LEASE", Align::Right),
     ]);
     for one in listed {
         let known = |show: fn(&SegmentDescriptor) -> String| {
@@ -66,10 +84,15 @@ fn print(listed: &[Listed]) -> Result<()> {
             cell(known(|descriptor| descriptor.buffers().len().to_string())),
             cell(known(|descriptor| memory(descriptor).join(", "))),
             cell(known(|descriptor| ways(descriptor).join(" "))),
-            cell(known(|descriptor| descriptor.timestamp().unwrap_or_default().to_owned())),
+            cell(one.lease.map(left)),
         ]);
     }
     table.print()
+}
+
+/// `7 s`: whole seconds that are left, `0 s` for less than one.
+fn left(lease: Duration) -> String {
+    format!("{} s", lease.as_secs())
 }
 
 fn state(one: &Listed) -> &'static str {
@@ -112,7 +135,27 @@ fn as_json(one: &Listed) -> Value {
         }),
         "memory": descriptor.map(memory),
         "transports": descriptor.map(ways),
+        "lease_ms": one.lease.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
         "written": descriptor.and_then(|found| found.timestamp()),
         "unreadable": one.unreadable,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_elsewhere_are_counted_by_cluster() {
+        let cluster = |id: &str| ClusterId::new(id).unwrap();
+        assert_eq!(elsewhere(&BTreeMap::new()), None);
+        assert_eq!(
+            elsewhere(&BTreeMap::from([(cluster("blue"), 1)])).unwrap(),
+            "1 more name is in other clusters: blue (1); --set metadata.cluster=blue lists the first of them"
+        );
+        let both = BTreeMap::from([(cluster("lab"), 2), (cluster("blue"), 1)]);
+        assert!(
+            elsewhere(&both).unwrap().starts_with("3 more names are in other clusters: blue (1), lab (2);")
+        );
+    }
 }

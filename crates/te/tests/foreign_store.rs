@@ -80,7 +80,9 @@ fn serve(fault: Fault, stream: &TcpStream, contents: &Mutex<Contents>) -> Option
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    let (status, answer) = answer(fault, &method, key, body, &mut contents.lock().ok()?);
+    let mut held = contents.lock().ok()?;
+    let (status, answer) = answer(fault, &method, key, body, &mut held);
+    drop(held);
     let head = format!("HTTP/1.1 {status} x\r\nContent-Length: {}\r\n\r\n", answer.len());
     let mut out = stream;
     out.write_all(&[head.into_bytes(), answer].concat()).ok()

@@ -105,7 +105,7 @@ async fn a_compacted_history_is_a_resync() {
 #[tokio::test]
 async fn a_watch_leaves_a_frozen_member() {
     let members = Server::cluster();
-    let list: Vec<_> = members.iter().map(Server::address).collect();
+    let list: Vec<_> = members.iter().map(|member| member.address()).collect();
     let store = EtcdStore::new(te_metadata_etcd::EtcdConfig::parse(&list.join(",")).unwrap()).unwrap();
     let writer = members[1].store();
     let mut watch = store.watch("w/", soon()).await.unwrap();

@@ -48,6 +48,7 @@ cargo xtask COMMAND
   soak fuzz [--minutes N]                    every fuzz target for N minutes
   soak demo [--rounds N]                     `te demo` again and again
   soak interop [--rounds N]                  the interop checks again and again
+  soak restart [--cycles N]                  a peer is killed in mid-transfer and comes back, N times
 
 Stages of test: ";
 

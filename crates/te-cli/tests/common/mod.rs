@@ -81,7 +81,7 @@ impl Served {
         Self::spawn(command.args(["serve", "--name", name, "--json"]).args(arguments))
     }
 
-    fn spawn(command: &mut Command) -> Self {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (sender, lines) = mpsc::channel();
@@ -117,6 +117,10 @@ impl Served {
 
     /// Kills it without a chance to clean up.
     pub(crate) fn kill(mut self) {
+        self.kill_now();
+    }
+
+    pub(crate) fn kill_now(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }

@@ -50,6 +50,7 @@ cargo xtask COMMAND
   soak fuzz [--minutes N]                    every fuzz target for N minutes
   soak demo [--rounds N]                     `te demo` again and again
   soak interop [--rounds N]                  the interop checks again and again
+  soak applied [--completions N]             completed means applied, terminal means quiescent, N times and N/10
   soak restart [--cycles N]                  a peer is killed in mid-transfer and comes back, N times
 
 Stages of test: ";

@@ -11,7 +11,8 @@ use crate::shell::{Cmd, is_installed};
 use crate::workspace::Workspace;
 
 pub(crate) fn command(mut args: Args) -> Result<Outcome> {
-    let campaign = args.positional().ok_or("soak needs a campaign: fuzz, demo, interop or restart")?;
+    let campaign =
+        args.positional().ok_or("soak needs a campaign: fuzz, demo, interop, restart or applied")?;
     let begun = Instant::now();
     let outcome = match campaign.as_str() {
         "fuzz" => {
@@ -40,8 +41,19 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
                 .run()?;
             Outcome::of_command("restarts", success)
         }
+        "applied" => {
+            let completions = args.number("--completions", 1_000_000)?;
+            args.finish()?;
+            let success = Cmd::cargo("test")
+                .args(["--locked", "--release", "-p", "te-tests", "--test", "applied", "--", "--nocapture"])
+                .env("TE_COMPLETIONS", completions.to_string())
+                .env("TE_CANCELLATIONS", (completions / 10).to_string())
+                .run()?;
+            Outcome::of_command("completions", success)
+        }
         other => {
-            return Err(format!("no campaign `{other}`; there are fuzz, demo, interop and restart").into());
+            let campaigns = "fuzz, demo, interop, restart and applied";
+            return Err(format!("no campaign `{other}`; there are {campaigns}").into());
         }
     };
     println!("{campaign} took {} s", begun.elapsed().as_secs());

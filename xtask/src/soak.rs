@@ -11,7 +11,8 @@ use crate::shell::{Cmd, is_installed};
 use crate::workspace::Workspace;
 
 pub(crate) fn command(mut args: Args) -> Result<Outcome> {
-    let campaign = args.positional().ok_or("soak needs a campaign: fuzz, demo or interop")?;
+    let campaign =
+        args.positional().ok_or("soak needs a campaign: fuzz, demo, interop, restart or applied")?;
     let begun = Instant::now();
     let outcome = match campaign.as_str() {
         "fuzz" => {
@@ -31,7 +32,29 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
             let workspace = Workspace::load()?;
             repeat(rounds, || interop::check(&workspace))?
         }
-        other => return Err(format!("no campaign `{other}`; there are fuzz, demo and interop").into()),
+        "restart" => {
+            let cycles = args.number("--cycles", 200)?;
+            args.finish()?;
+            let success = Cmd::cargo("test")
+                .args(["--locked", "--release", "-p", "te-cli", "--test", "restart", "--", "--nocapture"])
+                .env("TE_RESTART_CYCLES", cycles.to_string())
+                .run()?;
+            Outcome::of_command("restarts", success)
+        }
+        "applied" => {
+            let completions = args.number("--completions", 1_000_000)?;
+            args.finish()?;
+            let success = Cmd::cargo("test")
+                .args(["--locked", "--release", "-p", "te-tests", "--test", "applied", "--", "--nocapture"])
+                .env("TE_COMPLETIONS", completions.to_string())
+                .env("TE_CANCELLATIONS", (completions / 10).to_string())
+                .run()?;
+            Outcome::of_command("completions", success)
+        }
+        other => {
+            let campaigns = "fuzz, demo, interop, restart and applied";
+            return Err(format!("no campaign `{other}`; there are {campaigns}").into());
+        }
     };
     println!("{campaign} took {} s", begun.elapsed().as_secs());
     outcome.print();

@@ -76,6 +76,7 @@ impl Tcp {
                 reach: Reach::Network,
                 fencing: Fencing::LocalOnly,
                 checks_identity: false,
+                registers_at_once: true,
             },
             advertise: context.advertise.clone(),
             port,

@@ -10,6 +10,7 @@ use rustix::event::PollFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use te_segment::{Endpoint, Host, SegmentDescriptor};
 
+use crate::congestion;
 use crate::io::{TICK, Wire, poll};
 use crate::server::{scoped, with_port};
 use crate::threads::Threads;
@@ -120,6 +121,7 @@ impl Dialer<'_> {
     fn connect_to(&self, address: SocketAddr, until: Instant) -> Result<Wire, Option<io::Error>> {
         let start = Instant::now();
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        congestion::before_connect(&socket, address);
         socket.set_nonblocking(true)?;
         match socket.connect(&address.into()) {
             Ok(()) => {}

@@ -92,7 +92,7 @@ fn half_a_name_of_another_cluster_is_no_name_of_ours() {
     for name in ["node", "rack-1/node"] {
         for half in published(Some("blue"), name) {
             let expected = (vec![], vec![("blue".to_owned(), 1)]);
-            assert_eq!(names(None, &[half.clone()]), expected, "{half:?}");
+            assert_eq!(names(None, std::slice::from_ref(&half)), expected, "{half:?}");
         }
     }
 }

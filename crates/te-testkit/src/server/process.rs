@@ -44,8 +44,11 @@ impl ServerProcess {
 
     pub(super) fn runs(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.server)).unwrap_or_default();
-        // The state follows the name, which is in brackets.
-        stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
+        // The state follows the name, which is in brackets. The first thread can be over while others still hold the
+        // sockets.
+        let first_is_over = stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'));
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.server)).map_or(0, Iterator::count);
+        !first_is_over || threads > 1
     }
 
     /// Stops it from answering while its connections stay up.

@@ -1,7 +1,7 @@
 //! What every handle of one engine shares.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use te_metadata::{Directory, SegmentCache};
@@ -10,6 +10,7 @@ use te_segment::{Endpoint, SegmentName};
 use te_transport::Transport;
 use tokio::sync::watch;
 
+use crate::batch::{Mover, TargetFence};
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::limits::Limits;
 use crate::local::LocalSegment;
@@ -22,6 +23,8 @@ pub(crate) struct Core {
     parts: Parts,
     stopping: AtomicBool,
     requests: AtomicU64,
+    mover: Mover,
+    target_fence: OnceLock<Arc<dyn TargetFence>>,
 }
 
 /// The parts, made once at the start.
@@ -41,7 +44,29 @@ pub(crate) struct Parts {
 
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
-        Self { parts, stopping: AtomicBool::new(false), requests: AtomicU64::new(1) }
+        let mover = Mover::start(parts.runtime.handle());
+        let (stopping, requests) = (AtomicBool::new(false), AtomicU64::new(1));
+        Self { parts, stopping, requests, mover, target_fence: OnceLock::new() }
+    }
+
+    /// Moves requests to their next path, and knows the paths.
+    pub(crate) fn mover(&self) -> &Mover {
+        &self.mover
+    }
+
+    /// What reaches targets with fences, if anything does.
+    pub(crate) fn target_fence(&self) -> Option<&Arc<dyn TargetFence>> {
+        self.target_fence.get()
+    }
+
+    /// Installs what reaches targets with fences. The first one stays.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "called by whoever reaches peers over their control endpoint")
+    )]
+    pub(crate) fn install_target_fence(&self, fence: Arc<dyn TargetFence>) {
+        // An engine has one control plane; a second one would be the same.
+        let _ = self.target_fence.set(fence);
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -87,7 +112,9 @@ impl Core {
 
     /// Refuses new work from now on; whether this call was the first to say so.
     pub(crate) fn begin_stop(&self) -> bool {
-        !self.stopping.swap(true, Ordering::AcqRel)
+        let first = !self.stopping.swap(true, Ordering::AcqRel);
+        self.mover.stop();
+        first
     }
 
     /// Numbers for so many requests of this life: the first of them.

@@ -89,7 +89,7 @@ impl Engine {
         Self { running: Arc::new(running) }
     }
 
-    fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.running.core
     }
 

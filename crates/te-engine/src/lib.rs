@@ -24,6 +24,9 @@
 //! # Guarantees
 //!
 //! * A completed batch is applied at its destinations; a terminal one touches no local memory any more.
+//! * A request that fails on one path, at submission, at completion or by silence, goes on over the next one within its
+//!   deadline. Its bytes count once. A write that may still be applied is sent again only when its target has refused the
+//!   attempt before, or where the batch allows late duplicates.
 //! * Planning happens before sending: an error of [`BatchBuilder::submit`] means that nothing was sent.
 //! * Registration is all or nothing, over transports and over the members of a batch.
 //! * What is published can be reached: listeners accept before the first record is written.
@@ -53,14 +56,13 @@ mod core;
 mod engine;
 mod error;
 mod hello;
+mod lane;
 mod limits;
 mod local;
-#[allow(
-    dead_code,
-    reason = "pure machines; the shell that runs them comes with the native control connection"
-)]
+#[allow(dead_code, reason = "pure machines; the shell of some comes with the native control connection")]
 mod machines;
 mod notify;
+mod prepared;
 mod publisher;
 mod register;
 mod runtime;
@@ -75,6 +77,7 @@ pub use config::{EngineConfig, Naming};
 pub use engine::{Engine, ProbeReport, ShutdownReport};
 pub use error::{Error, ErrorKind, Result, Retry};
 pub use hello::ControlProbe;
+pub use lane::{PathCircuit, PathCircuitState};
 pub use limits::Limits;
 pub use local::LocalSegment;
 pub use notify::Notification;

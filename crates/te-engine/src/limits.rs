@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Deadline of a batch that states none. Default 30 s.
     pub request_deadline: Duration,
+    /// How long an attempt of a request may be without progress before the next path is tried. Default 5 s.
+    pub silence: Duration,
     /// Connecting to a peer's control endpoint. Default 2 s.
     pub connect: Duration,
     /// One control request, from connect to answer, and one call of a metadata store. Default 5 s.
@@ -36,6 +38,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             request_deadline: Duration::from_secs(30),
+            silence: Duration::from_secs(5),
             connect: Duration::from_secs(2),
             control_request: Duration::from_secs(5),
             drain: Duration::from_secs(5),

@@ -1,21 +1,18 @@
 //! Open segments, ranges inside them and the paths to them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
-use parking_lot::RwLock;
-use te_metadata::{CachedSegment, Cause, SegmentState, Snapshot};
-use te_segment::{
-    AddressRange, BufferDescriptor, Identity, Incarnation, Location, SegmentDescriptor, SegmentName,
-    TransportKind,
-};
-use te_select::{Installed, Locality, NoPath, Plan, Policy, Request, plan};
-use te_transport::{Op, Path, Transport};
+use te_metadata::{CachedSegment, Cause, SegmentState};
+use te_segment::{AddressRange, BufferDescriptor, Incarnation, Location, SegmentDescriptor, SegmentName};
+use te_select::{Plan, Policy};
+use te_transport::Op;
 
-use crate::buffer::TransportSet;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::lane::PathCircuit;
+use crate::prepared::Prepared;
 
 /// An open segment of a peer. Cloning gives another handle; dropping the last closes it.
 #[derive(Clone)]
@@ -145,17 +142,35 @@ impl Segment {
         Ok(RemoteRange { segment: self.clone(), prepared, range, buffer: index })
     }
 
-    /// How a request would travel, without sending it: every installed transport with its reason.
+    /// How a request would travel, without sending it: every installed transport with its reason. A path whose circuit
+    /// is open comes last among the usable ones.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NoPath`] with what both sides have.
     pub fn explain(&self, op: Op, remote: &RemoteRange, local: &Location, policy: &Policy) -> Result<Plan> {
-        let core = &self.shared.core;
         remote
             .prepared
-            .decide(&core.transports(), op, remote.buffer, local, TransportSet::all(), policy)
+            .explain(&self.shared.core, op, remote.buffer, local, policy)
             .map_err(|error| Error::no_path(format!("{op} {}", remote.range), self.name().as_str(), error))
+    }
+
+    /// The circuits of the paths to the owner's life that this handle was opened on, as far as they have been used.
+    #[must_use]
+    pub fn circuits(&self) -> Vec<PathCircuit> {
+        self.shared.core.mover().lanes().circuits(self.name(), self.incarnation())
+    }
+
+    /// Fetches the descriptor anew and finds the range in it: `None` unless the same life describes itself otherwise
+    /// now, with the same buffer in this place.
+    pub(crate) async fn renewed(&self, old: &RemoteRange, deadline: Instant) -> Option<RemoteRange> {
+        self.shared.cached.sync(deadline).await.ok()?;
+        self.check_owner(String::new).ok()?;
+        let fresh = self.range(old.range.start(), old.range.len()).ok()?;
+        let (was, is) = (&old.prepared.descriptor, &fresh.prepared.descriptor);
+        let same_life = was.incarnation().is_some() && was.incarnation() == is.incarnation();
+        let same_buffer = old.buffer().generation() == fresh.buffer().generation();
+        (same_life && same_buffer && !was.same_content(is)).then_some(fresh)
     }
 
     /// The prepared view of the newest snapshot.
@@ -264,130 +279,5 @@ impl RemoteRange {
 impl std::fmt::Debug for RemoteRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "RemoteRange({} {})", self.segment.name(), self.range)
-    }
-}
-
-/// One snapshot with the paths opened on it and the decisions made for it.
-pub(crate) struct Prepared {
-    sequence: u64,
-    name: SegmentName,
-    descriptor: Arc<SegmentDescriptor>,
-    /// Parallel to the engine's transports, which never change after the start.
-    paths: Vec<OnceLock<std::result::Result<Arc<dyn Path>, String>>>,
-    routes: RwLock<HashMap<RouteKey, Route>>,
-}
-
-/// What a decision depends on, beside the snapshot and a default policy.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct RouteKey {
-    op: Op,
-    buffer: usize,
-    device: bool,
-    local: TransportSet,
-}
-
-/// A decision, ready for use.
-#[derive(Clone)]
-pub(crate) struct Route {
-    pub(crate) path: Arc<dyn Path>,
-    pub(crate) max_slice: u64,
-}
-
-impl Prepared {
-    fn new(core: &Core, name: &SegmentName, snapshot: Arc<Snapshot>) -> Self {
-        let descriptor = match (&snapshot.tcp, snapshot.descriptor.tcp()) {
-            // The host that the directory found stands in for the one that the record does not state.
-            (Some(found), Some(service)) if service.host.is_none() => {
-                Arc::new(snapshot.descriptor.with_tcp_host(found.host().clone()))
-            }
-            _ => snapshot.descriptor.clone(),
-        };
-        let paths = core.transports().iter().map(|_| OnceLock::new()).collect();
-        let routes = RwLock::new(HashMap::new());
-        Self { sequence: snapshot.sequence, name: name.clone(), descriptor, paths, routes }
-    }
-
-    /// Decides for one request. A default decision is made once per snapshot and then looked up.
-    pub(crate) fn route(
-        &self,
-        transports: &[Arc<dyn Transport>],
-        op: Op,
-        buffer: usize,
-        local: (&Location, TransportSet),
-        policy: &Policy,
-    ) -> Result<Route> {
-        let device = matches!(local.0, Location::Device { .. });
-        let key = RouteKey { op, buffer, device, local: local.1 };
-        let by_default = policy.only.is_none();
-        if by_default && let Some(route) = self.routes.read().get(&key) {
-            return Ok(route.clone());
-        }
-        let operation = || format!("{op} segment {}", self.name);
-        let plan = self
-            .decide(transports, op, buffer, local.0, local.1, policy)
-            .map_err(|error| Error::no_path(operation(), self.name.as_str(), error))?;
-        let mut refusals = Vec::new();
-        for kind in plan.order() {
-            let Some(index) = transports.iter().position(|transport| transport.kind() == *kind) else {
-                continue;
-            };
-            match self.path(transports, index) {
-                Ok(path) => {
-                    let route = Route { path, max_slice: transports[index].capabilities().max_slice };
-                    if by_default {
-                        self.routes.write().insert(key, route.clone());
-                    }
-                    return Ok(route);
-                }
-                Err(reason) => refusals.push(format!("{kind}: {reason}")),
-            }
-        }
-        Err(Error::new(ErrorKind::NoPath, operation(), refusals.join(", ")).with_peer(self.name.as_str()))
-    }
-
-    fn path(
-        &self,
-        transports: &[Arc<dyn Transport>],
-        index: usize,
-    ) -> std::result::Result<Arc<dyn Path>, String> {
-        self.paths[index].get_or_init(|| transports[index].path(&self.descriptor)).clone()
-    }
-
-    fn decide(
-        &self,
-        transports: &[Arc<dyn Transport>],
-        op: Op,
-        buffer: usize,
-        local: &Location,
-        registered: TransportSet,
-        policy: &Policy,
-    ) -> std::result::Result<Plan, NoPath> {
-        let mut offered: Vec<TransportKind> = self
-            .descriptor
-            .buffers()
-            .get(buffer)
-            .map(|b| b.via().keys().cloned().collect())
-            .unwrap_or_default();
-        // A reference engine with a data port serves TCP whatever its `protocol` says (wire spec).
-        if self.descriptor.tcp().is_some()
-            && matches!(self.descriptor.identity(), Identity::Reference)
-            && !offered.contains(&TransportKind::TCP)
-        {
-            offered.push(TransportKind::TCP);
-        }
-        let installed: Vec<Installed<'_>> = transports
-            .iter()
-            .enumerate()
-            .map(|(index, transport)| {
-                let assessment = transport.assess(&self.descriptor);
-                Installed::new(
-                    transport.kind(),
-                    transport.capabilities(),
-                    assessment,
-                    registered.contains(index),
-                )
-            })
-            .collect();
-        plan(&Request { op, local, policy }, Locality::Network, &installed, &offered)
     }
 }

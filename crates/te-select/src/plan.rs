@@ -55,6 +55,30 @@ impl Plan {
         self.candidates.iter().filter(|c| c.verdict != Verdict::Rejected).map(|c| &c.kind)
     }
 
+    /// The same plan with some of the usable transports put last, for the reason that `why` gives. Their order among
+    /// each other stays, and none is rejected.
+    #[must_use]
+    pub fn deferring(mut self, mut why: impl FnMut(&TransportKind) -> Option<String>) -> Self {
+        let usable = self.order().count();
+        let rejected = self.candidates.split_off(usable);
+        let (mut kept, mut put_last) = (Vec::with_capacity(usable), Vec::new());
+        for mut candidate in self.candidates {
+            candidate.verdict = Verdict::Next;
+            match why(&candidate.kind) {
+                Some(reason) => {
+                    candidate.reason = format!("{}; {reason}", candidate.reason);
+                    put_last.push(candidate);
+                }
+                None => kept.push(candidate),
+            }
+        }
+        let mut candidates: Vec<Candidate> = kept.into_iter().chain(put_last).chain(rejected).collect();
+        if let Some(first) = candidates.first_mut() {
+            first.verdict = Verdict::Chosen;
+        }
+        Self { candidates }
+    }
+
     /// Everything considered, with reasons.
     #[must_use]
     pub fn candidates(&self) -> &[Candidate] {

@@ -162,3 +162,23 @@ proptest! {
         }
     }
 }
+
+/// FO-06: a path that failed lately comes last with the reason, and stays usable.
+#[test]
+fn deferred_transports_come_last_and_say_why() {
+    let network = capabilities(Reach::Network);
+    let kinds = [TransportKind::RDMA, TransportKind::TCP, TransportKind::CXL];
+    let installed: Vec<_> = kinds.iter().map(|kind| usable(kind.clone(), &network)).collect();
+    let policy = Policy { only: Some(vec![TransportKind::RDMA, TransportKind::TCP]) };
+    let plan = plan(&request(&policy, &Location::Any), Locality::Network, &installed, &kinds).unwrap();
+    let deferred =
+        plan.clone().deferring(|kind| (*kind == TransportKind::RDMA).then(|| "it failed".to_owned()));
+    assert_eq!(deferred.order().cloned().collect::<Vec<_>>(), [TransportKind::TCP, TransportKind::RDMA]);
+    assert_eq!(deferred.chosen(), &TransportKind::TCP);
+    assert_eq!(deferred.candidates()[1].reason, "fine; it failed");
+    assert_eq!(deferred.candidates()[1].verdict, Verdict::Next);
+    assert_eq!(deferred.candidates()[2].verdict, Verdict::Rejected);
+    assert_eq!(plan.clone().deferring(|_| None), plan);
+    let all = plan.clone().deferring(|_| Some("it failed".to_owned()));
+    assert_eq!(all.order().collect::<Vec<_>>(), plan.order().collect::<Vec<_>>());
+}

@@ -292,6 +292,7 @@ fn limits(settings: &Settings) -> Limits {
     let count = |Count(count): &Count| size(*count);
     let mut limits = Limits::default();
     limits.request_deadline = *settings.request_deadline.get();
+    limits.silence = *settings.request_silence.get();
     limits.connect = *settings.control_connect.get();
     limits.control_request = *settings.control_request.get();
     limits.drain = *settings.memory_drain.get();

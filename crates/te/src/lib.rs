@@ -14,8 +14,8 @@ pub mod settings;
 pub use builder::{EngineBuilder, builder};
 pub use te_engine::{
     Batch, BatchBuilder, BatchStatus, Buffer, Deadline, Engine, Error, ErrorKind, LocalSlice, Notification,
-    NotifyOutcome, ProbeReport, RegisterFailed, RemoteRange, Report, RequestReport, Result, Retry, Segment,
-    ShutdownReport, UnregisterFailed, block_on,
+    NotifyOutcome, PathCircuit, PathCircuitState, ProbeReport, RegisterFailed, RemoteRange, Report,
+    RequestReport, Result, Retry, Segment, ShutdownReport, UnregisterFailed, block_on,
 };
 pub use te_memory::Memory;
 pub use te_segment::{

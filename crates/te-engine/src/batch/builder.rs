@@ -1,22 +1,24 @@
 //! Building and submitting a batch.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use te_memory::Hold;
 use te_segment::TransportKind;
 use te_select::Policy;
 use te_transport::{
-    AttemptId, CompletionSink, CompletionToken, Failure, FailureKind, Op, Path, Slice, Submission, SubmitMode,
+    AttemptId, CompletionSink, CompletionToken, Failure, FailureKind, Op, Slice, Submission, SubmitMode,
 };
 
 use super::Batch;
 use super::report::Report;
-use super::state::{BatchState, RequestInfo};
+use super::state::{BatchPlan, BatchState, Flight, Options, RequestInfo};
 use crate::buffer::{Deadline, LocalSlice, refusal_kind};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::machines::attempt::AttemptPolicy;
 use crate::notify::Notice;
+use crate::prepared::{Care, Route};
 use crate::segment::{RemoteRange, Segment};
 
 /// Collects requests. Nothing happens before [`submit`](Self::submit) or [`run`](Self::run).
@@ -25,7 +27,7 @@ pub struct BatchBuilder {
     core: Arc<Core>,
     requests: Vec<Request>,
     deadline: Option<Deadline>,
-    policy: Policy,
+    options: Options,
     notice: Option<(Segment, String, String)>,
 }
 
@@ -37,7 +39,9 @@ struct Request {
 
 impl BatchBuilder {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core, requests: Vec::new(), deadline: None, policy: Policy::default(), notice: None }
+        let attempts = AttemptPolicy { silence: core.limits().silence, ..AttemptPolicy::default() };
+        let options = Options { selection: Policy::default(), attempts, retry_changed: true };
+        Self { core, requests: Vec::new(), deadline: None, options, notice: None }
     }
 
     /// Room for so many more requests, to spare growing the list.
@@ -69,9 +73,32 @@ impl BatchBuilder {
         self
     }
 
-    /// Uses only these transports, in this order.
+    /// Uses only these transports, in this order, even if one of them failed lately.
     pub fn transports(mut self, only: impl IntoIterator<Item = TransportKind>) -> Self {
-        self.policy.only = Some(only.into_iter().collect());
+        self.options.selection.only = Some(only.into_iter().collect());
+        self
+    }
+
+    /// How long an attempt may be without progress before it is given up for the next path, if there is one that may be
+    /// taken. The default is the engine's limit of the same name. A slice that is under way shows no progress: for each
+    /// 64 MiB of it the wait is about a second longer.
+    pub fn silence(mut self, time: Duration) -> Self {
+        self.options.attempts.silence = time;
+        self
+    }
+
+    /// Lets a write go on over another path although an earlier attempt may still be applied later, where its target
+    /// cannot be made to refuse it. Only for bytes that nobody writes otherwise meanwhile: a late duplicate writes the
+    /// same bytes again. Without this such a write fails and says that it may still apply.
+    pub fn allow_late_duplicates(mut self) -> Self {
+        self.options.attempts.allow_late_duplicate = true;
+        self
+    }
+
+    /// Whether a request that the target refused is planned anew, once, when the same life of the peer describes itself
+    /// otherwise by now and the buffer is still the same. Default true; never across lives.
+    pub fn retry_changed(mut self, retry: bool) -> Self {
+        self.options.retry_changed = retry;
         self
     }
 
@@ -108,7 +135,7 @@ impl BatchBuilder {
     }
 
     fn start(self, mode: SubmitMode) -> Result<Batch> {
-        let Self { core, requests, deadline, policy, notice } = self;
+        let Self { core, requests, deadline, options, notice } = self;
         core.check_running("submit a batch")?;
         check_count(requests.len(), core.limits().batch)?;
         let deadline = deadline.unwrap_or_else(|| Deadline::after(core.limits().request_deadline)).instant();
@@ -118,52 +145,94 @@ impl BatchBuilder {
         };
 
         // Everything is planned and held before anything is sent, so that an error here leaves no trace.
-        let transports = core.transports();
         let mut infos = Vec::with_capacity(requests.len());
-        let mut holds: Vec<(usize, u64, Hold)> = Vec::with_capacity(requests.len());
-        let mut paths: Vec<Arc<dyn Path>> = Vec::new();
+        let mut holds: Vec<Hold> = Vec::with_capacity(requests.len());
+        let mut drafts: Vec<Draft> = Vec::new();
         let mut slices = 0_usize;
         for Request { op, local, remote } in requests {
             check_request(op, &local, &remote)?;
             let source = (local.location(), local.registered());
-            let route = remote.prepared().route(&transports, op, remote.buffer_index(), source, &policy)?;
+            let index = remote.buffer_index();
+            let selection = &options.selection;
+            let routes = remote.prepared().routes(&core, op, index, source, selection)?.ordered(selection);
             let hold = local.hold().map_err(|refusal| {
                 let operation = format!("use {} bytes of local memory", local.len());
                 Error::new(refusal_kind(refusal), operation, refusal.to_string())
             })?;
-            slices += usize::try_from(remote.len().div_ceil(route.max_slice)).unwrap_or(usize::MAX);
-            let path = match paths.iter().position(|known| Arc::ptr_eq(known, &route.path)) {
+            let (route, care) = (routes.first(), routes.care(0, op, options.attempts.allow_late_duplicate));
+            let of_request = usize::try_from(remote.len().div_ceil(route.max_slice)).unwrap_or(usize::MAX);
+            slices = slices.saturating_add(of_request);
+            let joins = |draft: &Draft| draft.care == care && Arc::ptr_eq(&draft.route.path, &route.path);
+            let flight = match drafts.iter().position(joins) {
                 Some(known) => known,
                 None => {
-                    paths.push(route.path.clone());
-                    paths.len() - 1
+                    drafts.push(Draft { route: route.clone(), care, slices: 0, largest: 0 });
+                    drafts.len() - 1
                 }
             };
-            infos.push(RequestInfo { op, remote, path: route.path.label().clone(), slices_end: slices });
-            holds.push((path, route.max_slice, hold));
+            let draft = &mut drafts[flight];
+            draft.slices = draft.slices.saturating_add(of_request);
+            draft.largest = draft.largest.max(remote.len().min(route.max_slice));
+            holds.push(hold);
+            infos.push(RequestInfo { op, local, remote, routes, flight, slices_end: slices });
         }
         check_slices(slices)?;
 
-        let layout: Vec<_> = infos
-            .iter()
-            .map(|info| (info.op, info.remote.range(), info.remote.buffer().generation()))
-            .collect();
-        let state = BatchState::new(infos, deadline, notice);
-        let sink: Arc<dyn CompletionSink> = state.clone();
-        let mut work: Vec<Vec<Slice>> = paths.iter().map(|_| Vec::new()).collect();
-        if let [only] = work.as_mut_slice() {
-            only.reserve(slices);
+        let started = Instant::now();
+        let state = BatchState::new(BatchPlan {
+            numbers: core.number_requests(infos.len()),
+            core,
+            requests: infos,
+            flights: drafts.iter().map(|draft| draft.flight(started)).collect(),
+            started,
+            deadline,
+            options,
+            notice,
+        });
+        let mut work: Vec<Vec<Slice>> = drafts.iter().map(|draft| Vec::with_capacity(draft.slices)).collect();
+        state.cut(holds, &mut work);
+        state.watch();
+        let mut rest = drafts.len();
+        for (flight, (draft, slices)) in drafts.into_iter().zip(work).enumerate() {
+            // The caller can run one flight only: with more, a dead peer would keep it from the others.
+            rest -= 1;
+            let mode = if rest == 0 { mode } else { SubmitMode::Background };
+            let scope = state.scope(flight);
+            draft.route.path.submit(Submission { slices, deadline, scope }, mode);
         }
+        Ok(Batch::new(state))
+    }
+}
+
+/// A flight while the batch is planned.
+struct Draft {
+    route: Route,
+    care: Care,
+    slices: usize,
+    largest: u64,
+}
+
+impl Draft {
+    fn flight(&self, now: Instant) -> Flight {
+        Flight::new(&self.route, self.care, self.largest, now)
+    }
+}
+
+impl BatchState {
+    /// Cuts the requests into the slices of their flights.
+    fn cut(self: &Arc<Self>, holds: Vec<Hold>, work: &mut [Vec<Slice>]) {
+        let sink: Arc<dyn CompletionSink> = self.clone();
         let mut index = 0_u32;
-        let numbers = core.number_requests(holds.len())..;
-        for (((path, max_slice, hold), (op, remote, generation)), request) in
-            holds.into_iter().zip(layout).zip(numbers)
-        {
+        for ((hold, info), request) in holds.into_iter().zip(&self.plan.requests).zip(self.plan.numbers..) {
+            let Some(flight) = work.get_mut(info.flight) else { continue };
+            let max_slice = info.routes.first().max_slice;
+            let (op, remote) = (info.op, info.remote.range());
+            let generation = info.remote.buffer().generation();
             let attempt = AttemptId { request, attempt: 1 };
             if remote.len() <= max_slice {
                 let token = CompletionToken::new(sink.clone(), index);
                 index += 1;
-                work[path].push(Slice { op, local: hold, remote, generation, attempt, token });
+                flight.push(Slice { op, local: hold, remote, generation, attempt, token });
                 continue;
             }
             let mut offset = 0;
@@ -173,7 +242,7 @@ impl BatchBuilder {
                 index += 1;
                 match (hold.slice(offset, len), remote.slice(offset, len)) {
                     (Ok(local), Ok(remote)) => {
-                        work[path].push(Slice { op, local, remote, generation, attempt, token })
+                        flight.push(Slice { op, local, remote, generation, attempt, token });
                     }
                     // Cutting inside checked bounds cannot fail; should it ever, the request fails, not the process.
                     _ => token.fail(Failure::new(FailureKind::LocalMemory, "the slice cannot be cut")),
@@ -181,11 +250,6 @@ impl BatchBuilder {
                 offset += len;
             }
         }
-        drop(sink);
-        for (path, slices) in paths.iter().zip(work) {
-            path.submit(Submission { slices, deadline, scope: state.scope().clone() }, mode);
-        }
-        Ok(Batch::new(state))
     }
 }
 

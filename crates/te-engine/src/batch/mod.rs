@@ -1,8 +1,18 @@
 //! Batches: several reads and writes planned, submitted, completed and cancelled together.
 
 mod builder;
+mod departing;
+mod errands;
+mod fencing;
+mod flight;
+mod mover;
+mod moving;
+mod outcome;
 mod report;
 mod state;
+mod stopping;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,12 +23,15 @@ use std::time::Instant;
 use te_transport::CancelReason;
 
 pub use builder::BatchBuilder;
+#[allow(unused_imports, reason = "implemented by whoever reaches peers over their control endpoint")]
+pub(crate) use fencing::{FenceReply, PeerTarget, TargetFence};
+pub(crate) use mover::Mover;
 pub use report::{NotifyOutcome, Report, RequestReport};
+pub(crate) use state::BatchState;
 pub use state::BatchStatus;
 
 use crate::buffer::Deadline;
 use crate::error::Result;
-use state::BatchState;
 
 /// A submitted batch. A future of its [`Report`]; [`wait`](Self::wait) for programs that block.
 ///
@@ -65,7 +78,7 @@ impl Batch {
     ///
     /// As [`wait`](Self::wait), usually of kind `Cancelled`.
     pub async fn cancel(self) -> Result<Report> {
-        self.state.scope().cancel(CancelReason::Cancelled);
+        self.state.cancel(CancelReason::Cancelled);
         self.await
     }
 
@@ -75,7 +88,7 @@ impl Batch {
     ///
     /// `Err(self)` when it is still running at the deadline.
     pub fn cancel_wait(self, deadline: Deadline) -> std::result::Result<Result<Report>, Self> {
-        self.state.scope().cancel(CancelReason::Cancelled);
+        self.state.cancel(CancelReason::Cancelled);
         self.wait_until(deadline)
     }
 
@@ -97,7 +110,7 @@ impl Future for Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         if !self.state.is_done() {
-            self.state.scope().cancel(CancelReason::Cancelled);
+            self.state.cancel(CancelReason::Cancelled);
         }
     }
 }

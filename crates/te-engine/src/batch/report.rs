@@ -21,8 +21,14 @@ pub struct RequestReport {
     pub bytes: u64,
     /// Why it did not complete, if so: the first failure of its slices.
     pub failure: Option<Failure>,
-    /// The path it took.
+    /// The path it took, the last one if it took more.
     pub path: Arc<PathLabel>,
+    /// Attempts that were made, each on another path or another descriptor.
+    pub attempts: u32,
+    /// How the attempts before the last one failed, in order.
+    pub earlier: Vec<Failure>,
+    /// An earlier attempt may still write the same bytes again: only where the batch allowed that.
+    pub late_duplicate: bool,
 }
 
 /// What became of the notification of a batch.

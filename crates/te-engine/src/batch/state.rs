@@ -3,14 +3,21 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use te_transport::{CancelScope, CompletionSink, FailureKind, Op, Outcome, PathLabel};
+use te_select::Policy;
+use te_transport::{CancelReason, CancelScope, CompletionSink, Failure, FailureKind, Op, Outcome};
 
-use super::report::{NotifyOutcome, Report, RequestReport};
-use crate::error::{Error, ErrorKind, Result, Retry};
+use super::moving::{Moves, Opened};
+use super::report::NotifyOutcome;
+use crate::buffer::LocalSlice;
+use crate::core::Core;
+use crate::lane::{Lane, Watch};
+use crate::machines::attempt::AttemptPolicy;
+use crate::machines::circuit::Ticket;
 use crate::notify::Notice;
+use crate::prepared::{Care, Route, Routes};
 use crate::segment::RemoteRange;
 
 /// How far a batch is. Only ever moves down this list.
@@ -30,28 +37,95 @@ pub enum BatchStatus {
     Failed,
 }
 
-/// What a request was, for its report.
+/// A request of a batch, and how it begins.
 pub(crate) struct RequestInfo {
     pub(crate) op: Op,
+    pub(crate) local: LocalSlice,
     pub(crate) remote: RemoteRange,
-    pub(crate) path: Arc<PathLabel>,
+    /// The paths it may take, in order. The first attempt is on the first.
+    pub(crate) routes: Arc<Routes>,
+    /// The flight of the first attempt.
+    pub(crate) flight: usize,
     /// Its slices are consecutive; this is one past the last.
     pub(crate) slices_end: usize,
 }
 
+/// First attempts that go over one path together: one submission, stopped as a whole.
+pub(crate) struct Flight {
+    lane: Arc<Lane>,
+    scope: CancelScope,
+    ticket: Ticket,
+    care: Care,
+    /// Length of the longest slice.
+    largest: u64,
+    succeeded: AtomicBool,
+    /// Where it is looked after, if it is.
+    watched: OnceLock<usize>,
+}
+
+impl Flight {
+    pub(crate) fn new(route: &Route, care: Care, largest: u64, now: Instant) -> Self {
+        Self {
+            ticket: route.lane.ticket(now),
+            lane: route.lane.clone(),
+            scope: CancelScope::new(),
+            care,
+            largest,
+            succeeded: AtomicBool::new(false),
+            watched: OnceLock::new(),
+        }
+    }
+}
+
+/// A batch as it is planned.
+pub(crate) struct BatchPlan {
+    pub(crate) core: Arc<Core>,
+    pub(crate) requests: Vec<RequestInfo>,
+    pub(crate) flights: Vec<Flight>,
+    /// Number of the first request; those of the others follow.
+    pub(crate) numbers: u64,
+    pub(crate) started: Instant,
+    pub(crate) deadline: Instant,
+    pub(crate) options: Options,
+    pub(crate) notice: Option<Notice>,
+}
+
+/// What the caller and the configuration say of attempts.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) selection: Policy,
+    pub(crate) attempts: AttemptPolicy,
+    /// Whether a refused request is planned anew, once, when the same life describes itself otherwise.
+    pub(crate) retry_changed: bool,
+}
+
+impl Options {
+    /// How long an attempt may be without progress whose slices have so many bytes: one that is under way makes none that
+    /// can be seen.
+    pub(crate) fn silence(&self, slice: u64) -> Duration {
+        self.attempts.silence.saturating_add(Duration::from_millis(slice / SLOWEST_PER_MS))
+    }
+}
+
+/// Bytes in a millisecond that even a slow path moves: about 64 MiB/s.
+const SLOWEST_PER_MS: u64 = 64 << 10;
+
 pub(crate) struct BatchState {
-    requests: Vec<RequestInfo>,
+    pub(super) plan: BatchPlan,
     outcomes: Box<[OnceLock<Outcome>]>,
+    /// Slices that have not ended, and one for each request that ended its first attempt but goes on.
     unresolved: AtomicUsize,
     failed: AtomicBool,
     done: AtomicBool,
-    scope: CancelScope,
-    started: Instant,
-    deadline: Instant,
+    /// Some request may go on after its first attempt.
+    broken: AtomicBool,
+    /// Some path is being tried again after failures, and is to be told of success.
+    probing: bool,
+    pub(super) moves: Mutex<Moves>,
     notice: Mutex<Option<Notice>>,
     end: Mutex<End>,
     ended: Condvar,
-    /// For the notification, which outlives the call that completes the last slice.
+    /// For what outlives the call that completes the last slice.
     this: Weak<Self>,
 }
 
@@ -63,30 +137,55 @@ struct End {
 }
 
 impl BatchState {
-    pub(crate) fn new(requests: Vec<RequestInfo>, deadline: Instant, notice: Option<Notice>) -> Arc<Self> {
-        let slices = requests.last().map_or(0, |request| request.slices_end);
+    pub(crate) fn new(mut plan: BatchPlan) -> Arc<Self> {
+        let slices = plan.requests.last().map_or(0, |request| request.slices_end);
+        let notice = Mutex::new(plan.notice.take());
         Arc::new_cyclic(|this| Self {
-            requests,
             outcomes: std::iter::repeat_with(OnceLock::new).take(slices).collect(),
             unresolved: AtomicUsize::new(slices),
             failed: AtomicBool::new(false),
             done: AtomicBool::new(false),
-            scope: CancelScope::new(),
-            started: Instant::now(),
-            deadline,
-            notice: Mutex::new(notice),
+            broken: AtomicBool::new(false),
+            probing: plan.flights.iter().any(|flight| flight.lane.is_troubled()),
+            moves: Mutex::default(),
+            notice,
             end: Mutex::new(End::default()),
             ended: Condvar::new(),
             this: this.clone(),
+            plan,
         })
     }
 
-    pub(crate) fn scope(&self) -> &CancelScope {
-        &self.scope
+    pub(crate) fn scope(&self, flight: usize) -> CancelScope {
+        self.plan.flights.get(flight).map_or_else(CancelScope::new, |flight| flight.scope.clone())
+    }
+
+    /// Has the flights looked after that could be given up while they are under way.
+    pub(crate) fn watch(&self) {
+        let BatchPlan { started, deadline, ref options, .. } = self.plan;
+        for (number, flight) in self.plan.flights.iter().enumerate() {
+            let Care { leaves, guarded } = flight.care;
+            if !leaves && !guarded {
+                continue;
+            }
+            let watch = Watch {
+                batch: self.this.clone(),
+                flight: number,
+                started,
+                silence: leaves.then(|| options.silence(flight.largest)),
+                cutoff: guarded.then(|| options.attempts.cutoff(started, deadline)),
+            };
+            let due = watch.due();
+            // A flight is registered once, before it is submitted.
+            let _ = flight.watched.set(flight.lane.watch(watch));
+            if let Some(due) = due {
+                self.plan.core.mover().expect(due);
+            }
+        }
     }
 
     pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
+        self.plan.deadline
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -138,11 +237,16 @@ impl BatchState {
 
     /// All slices are resolved: notify if there is something to notify of, then end.
     fn settled(&self) {
+        for flight in &self.plan.flights {
+            if let Some(slot) = flight.watched.get() {
+                flight.lane.unwatch(*slot);
+            }
+        }
         let notice = self.notice.lock().take();
         let complete = !self.failed.load(Ordering::Acquire);
         match (notice, self.this.upgrade()) {
             (Some(notice), Some(this)) if complete => {
-                let deadline = self.deadline;
+                let deadline = self.plan.deadline;
                 notice.send_in_background(deadline, move |outcome| this.finish(Some(outcome)));
             }
             _ => self.finish(None),
@@ -166,83 +270,119 @@ impl BatchState {
         }
     }
 
-    fn report(&self) -> Report {
-        let (elapsed, notify) = {
-            let end = self.end.lock();
-            (end.at.map_or_else(|| self.started.elapsed(), |at| at - self.started), end.notify.clone())
-        };
-        let mut first = 0;
-        let requests = self
-            .requests
-            .iter()
-            .map(|info| {
-                let mut report = RequestReport {
-                    op: info.op,
-                    segment: info.remote.segment().name().clone(),
-                    remote: info.remote.range(),
-                    bytes: 0,
-                    failure: None,
-                    path: info.path.clone(),
-                };
-                for outcome in self.outcomes[first..info.slices_end].iter().filter_map(OnceLock::get) {
-                    match outcome {
-                        Outcome::Done(bytes) => report.bytes += bytes,
-                        Outcome::Failed(failure) => {
-                            report.failure.get_or_insert_with(|| failure.clone());
-                        }
-                        _ => {}
-                    }
-                }
-                first = info.slices_end;
-                report
-            })
-            .collect();
-        Report { requests, elapsed, notify }
+    /// When it ended, from its submission, and what became of the notification.
+    pub(super) fn ending(&self) -> (Duration, Option<NotifyOutcome>) {
+        let (end, started) = (self.end.lock(), self.plan.started);
+        (end.at.map_or_else(|| started.elapsed(), |at| at - started), end.notify.clone())
     }
 
-    /// The result of a batch that has ended.
-    pub(crate) fn result(&self) -> Result<Report> {
-        let report = self.report();
-        if !self.failed.load(Ordering::Acquire) {
-            return Ok(report);
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// The slots of the slices of a request's first attempt.
+    pub(super) fn slots(&self, request: usize) -> &[OnceLock<Outcome>] {
+        let requests = &self.plan.requests;
+        let first =
+            request.checked_sub(1).and_then(|before| requests.get(before)).map_or(0, |r| r.slices_end);
+        let end = requests.get(request).map_or(first, |request| request.slices_end);
+        self.outcomes.get(first..end).unwrap_or_default()
+    }
+
+    /// How many slices of a flight have ended.
+    pub(crate) fn resolved_in(&self, flight: usize) -> usize {
+        let of_flight = self.plan.requests.iter().enumerate().filter(|(_, info)| info.flight == flight);
+        of_flight.flat_map(|(request, _)| self.slots(request)).filter(|slot| slot.get().is_some()).count()
+    }
+
+    fn request_of(&self, slice: usize) -> usize {
+        self.plan.requests.partition_point(|request| request.slices_end <= slice)
+    }
+
+    pub(super) fn this(&self) -> Option<Arc<Self>> {
+        self.this.upgrade()
+    }
+
+    /// Tells the flights' executors to stop.
+    pub(super) fn stop_flights(&self, reason: CancelReason) {
+        for flight in &self.plan.flights {
+            flight.scope.cancel(reason);
         }
-        let failures = report.requests.iter().filter(|request| request.failure.is_some()).count();
-        let of_many = if report.requests.len() == 1 {
-            String::new()
-        } else {
-            format!("{failures} of {} requests failed, the first: ", report.requests.len())
-        };
-        let error =
-            match report.requests.iter().find_map(|request| Some((request, request.failure.as_ref()?))) {
-                Some((request, failure)) => {
-                    let operation = format!(
-                        "{of_many}{} {} {} {} at {:#x}",
-                        request.op,
-                        crate::size::bytes(request.remote.len()),
-                        if request.op == Op::Read { "from" } else { "to" },
-                        request.segment,
-                        request.remote.start()
-                    );
-                    let error = Error::from_failure(operation, request.segment.as_str(), failure);
-                    match self.requests.iter().find(|info| *info.remote.segment().name() == request.segment) {
-                        Some(info) => error.explained_by(&info.remote.segment().state()),
-                        None => error,
-                    }
-                }
-                None => {
-                    let cause = match &report.notify {
-                        Some(NotifyOutcome::Failed(cause)) => cause.clone(),
-                        _ => "unknown".to_owned(),
-                    };
-                    Error::new(ErrorKind::NotifyRejected, "notify after the batch", cause)
-                        .with_retry(Retry::Later)
-                }
-            };
-        Err(error.with_report(Arc::new(report)))
     }
 
-    /// A stale descriptor explains these failures: the segments they happened on are to be looked at again.
-    fn doubt_segment(&self, index: usize, kind: FailureKind, cause: &str) {
+    /// So many requests that went on after their first attempt are over.
+    pub(super) fn requests_over(&self, count: usize, failed: bool) {
+        if failed {
+            self.failed.store(true, Ordering::Release);
+        }
+        if count > 0 && self.unresolved.fetch_sub(count, Ordering::AcqRel) == count {
+            self.settled();
+        }
+    }
+
+    /// From now on the end of a slice may be the end of an attempt. Who calls this looks at the slots afterwards: either it
+    /// sees the outcome of a slice, or the one who completes that slice sees this mark.
+    pub(super) fn mark_broken(&self) {
+        self.broken.store(true, Ordering::Release);
+        self.unresolved.fetch_add(0, Ordering::AcqRel);
+    }
+
+    fn slice_done(&self, slice: usize) {
+        if self.probing {
+            let flight = self.plan.requests.get(self.request_of(slice)).map(|info| info.flight);
+            if let Some(flight) = flight.and_then(|flight| self.plan.flights.get(flight))
+                && !flight.succeeded.swap(true, Ordering::Relaxed)
+            {
+                flight.lane.succeeded(flight.ticket);
+            }
+        }
+        let last = self.unresolved.fetch_sub(1, Ordering::AcqRel) == 1;
+        if self.broken.load(Ordering::Acquire) {
+            self.review(self.request_of(slice));
+        }
+        if last {
+            self.settled();
+        }
+    }
+
+    fn slice_failed(&self, slice: usize, failure: &Failure) {
+        let request = self.request_of(slice);
+        let Some(info) = self.plan.requests.get(request) else { return };
+        if let Some(flight) = self.plan.flights.get(info.flight) {
+            self.blame(info, &flight.lane, flight.ticket, self.plan.started, failure);
+        }
+        match self.open(request) {
+            Opened::Final => {
+                self.failed.store(true, Ordering::Release);
+                if self.unresolved.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    self.settled();
+                }
+                return;
+            }
+            // The count of this slice now stands for the request.
+            Opened::Now => {}
+            // Not the last one: the request has a count of its own.
+            Opened::Before => {
+                self.unresolved.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        self.mark_broken();
+        self.review(request);
+    }
+
+    /// Tells the circuit of the path, and has the segment looked at again where a stale descriptor explains the failure.
+    pub(super) fn blame(
+        &self,
+        info: &RequestInfo,
+        lane: &Lane,
+        ticket: Ticket,
+        began: Instant,
+        failure: &Failure,
+    ) {
+        let kind = failure.kind();
+        // A deadline that was too short for the work says nothing of the path.
+        let blamed = kind != FailureKind::TimedOut || began.elapsed() >= self.plan.options.attempts.silence;
+        lane.failed(ticket, kind, blamed);
         let stale = matches!(
             kind,
             FailureKind::Unreachable
@@ -250,23 +390,26 @@ impl BatchState {
                 | FailureKind::Rejected
                 | FailureKind::Protocol
         );
-        if stale && let Some(request) = self.requests.iter().find(|request| index < request.slices_end) {
-            request.remote.segment().doubt(cause);
+        if stale {
+            info.remote.segment().doubt(failure.cause());
         }
     }
 }
 
 impl CompletionSink for BatchState {
     fn complete(&self, index: u32, outcome: Outcome) {
-        let index = index as usize;
-        if let Outcome::Failed(failure) = &outcome {
-            self.failed.store(true, Ordering::Release);
-            self.doubt_segment(index, failure.kind(), failure.cause());
-        }
+        let slice = index as usize;
+        let failure = match &outcome {
+            Outcome::Failed(failure) => Some(failure.clone()),
+            _ => None,
+        };
         // A token is consumed by its one use, so no slot is set twice.
-        let fresh = self.outcomes.get(index).is_some_and(|slot| slot.set(outcome).is_ok());
-        if fresh && self.unresolved.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.settled();
+        if self.outcomes.get(slice).is_none_or(|slot| slot.set(outcome).is_err()) {
+            return;
+        }
+        match failure {
+            None => self.slice_done(slice),
+            Some(failure) => self.slice_failed(slice, &failure),
         }
     }
 }

@@ -55,6 +55,14 @@ impl Default for AttemptPolicy {
     }
 }
 
+impl AttemptPolicy {
+    /// When a WRITE is stopped whose target can fence.
+    pub(crate) fn cutoff(&self, started: Instant, deadline: Instant) -> Instant {
+        let reserve = self.reserve.min(deadline.saturating_duration_since(started) / 10);
+        deadline.checked_sub(reserve).unwrap_or(deadline)
+    }
+}
+
 /// What happened. Attempts count from 1; an event of another attempt than the present one changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AttemptEvent {
@@ -174,6 +182,11 @@ impl Attempts {
     /// Whether it is over.
     pub(crate) fn is_finished(&self) -> bool {
         self.state == State::Finished
+    }
+
+    /// Whether it waits for the target's acknowledgement of a fence.
+    pub(crate) fn awaits_fence(&self) -> bool {
+        matches!(self.state, State::Fencing { .. })
     }
 
     /// When the next `Tick` is due, if time alone can change anything.

@@ -49,6 +49,13 @@ pub(crate) struct Ticket {
     epoch: u64,
 }
 
+impl Ticket {
+    /// The one that a closed circuit of this epoch gives to everybody.
+    pub(crate) fn closed(epoch: u64) -> Self {
+        Self { epoch }
+    }
+}
+
 /// The path is not to be tried before this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CircuitOpen {
@@ -109,18 +116,36 @@ impl Circuit {
 
     /// Asks to make an attempt.
     pub(crate) fn admit(&mut self, now: Instant) -> Result<Ticket, CircuitOpen> {
-        let until = match self.state {
-            CircuitState::Closed => return Ok(Ticket { epoch: self.epoch }),
-            CircuitState::Open { until } => until,
-            CircuitState::HalfOpen { since } => after(since, self.settings.patience),
-        };
-        if now < until {
-            return Err(CircuitOpen { until });
+        if self.state == CircuitState::Closed {
+            return Ok(Ticket { epoch: self.epoch });
+        }
+        if let Some(open) = self.refuses(now) {
+            return Err(open);
         }
         // The ticket of an attempt nobody heard of again is void.
         self.epoch += 1;
         self.state = CircuitState::HalfOpen { since: now };
         Ok(Ticket { epoch: self.epoch })
+    }
+
+    /// Until when an attempt would be refused, if it would be now.
+    pub(crate) fn refuses(&self, now: Instant) -> Option<CircuitOpen> {
+        let until = match self.state {
+            CircuitState::Closed => return None,
+            CircuitState::Open { until } => until,
+            CircuitState::HalfOpen { since } => after(since, self.settings.patience),
+        };
+        (now < until).then_some(CircuitOpen { until })
+    }
+
+    /// Whether nothing is to be remembered of it: closed, and calm since the last failure.
+    pub(crate) fn is_untroubled(&self) -> bool {
+        self.state == CircuitState::Closed && self.failures == 0
+    }
+
+    /// Changes with every opening.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// Bytes were moved over the path.

@@ -33,6 +33,6 @@ use std::time::{Duration, Instant};
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// `now + wait`; for an absurd wait a time far away.
-fn after(now: Instant, wait: Duration) -> Instant {
+pub(crate) fn after(now: Instant, wait: Duration) -> Instant {
     now.checked_add(wait).or_else(|| now.checked_add(FAR)).unwrap_or(now)
 }

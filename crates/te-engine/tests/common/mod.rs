@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+pub(crate) mod pair;
+
 use std::sync::Arc;
 
 use te_engine::{Bound, Deadline, Engine, EngineConfig, Naming, RuntimeChoice, block_on};

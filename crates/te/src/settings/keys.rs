@@ -232,6 +232,8 @@ settings! {
     /// Deadline of a batch that states none. Default 30s, range 1ms to 24h.
     request_deadline: Duration = secs(30), "request.deadline", "TE_REQUEST_DEADLINE", ms(1)..=HOUR * 24,
         [Alias::Seconds("MC_TRANSFER_TIMEOUT")];
+    /// How long an attempt of a request may be without progress before the next path is tried. Default 5s, range 1ms to 1h.
+    request_silence: Duration = secs(5), "request.silence", "TE_REQUEST_SILENCE", ms(1)..=HOUR, [];
     /// Requests in one batch at most. Default 65536, range 1 to 16777216.
     request_batch: Count = Count(65_536), "request.batch", "TE_REQUEST_BATCH", Span::Count(1, 1 << 24), [];
     /// Time to connect to a peer's control listener. Default 2s, range 1ms to 1h.

@@ -55,7 +55,7 @@ pub enum ErrorKind {
     Unconfirmed,
     /// The peer broke a protocol.
     Protocol,
-    /// The local buffer is withdrawn.
+    /// The buffer of this process or of the peer is withdrawn.
     BufferGone,
     /// Something still uses the memory.
     StillHeld,
@@ -95,7 +95,7 @@ impl ErrorKind {
             Self::Cancelled => "cancelled",
             Self::Unconfirmed => "not confirmed",
             Self::Protocol => "protocol error",
-            Self::BufferGone => "local buffer withdrawn",
+            Self::BufferGone => "buffer withdrawn",
             Self::StillHeld => "memory still in use",
             Self::PeerUnreachable => "peer unreachable",
             Self::NotifyRejected => "notification refused",
@@ -281,6 +281,8 @@ impl Error {
             FailureKind::TimedOut => (ErrorKind::TimedOut, Retry::Later),
             FailureKind::Cancelled => (ErrorKind::Cancelled, Retry::No),
             FailureKind::Unconfirmed => (ErrorKind::Unconfirmed, Retry::Later),
+            FailureKind::StaleIncarnation => (ErrorKind::StaleIncarnation, Retry::AfterReopen),
+            FailureKind::BufferGone => (ErrorKind::BufferGone, Retry::AfterReopen),
             FailureKind::Protocol => (ErrorKind::Protocol, Retry::No),
             FailureKind::LocalMemory => (ErrorKind::BufferGone, Retry::No),
             FailureKind::Unsupported => (ErrorKind::NoPath, Retry::No),
@@ -372,3 +374,6 @@ impl std::error::Error for Error {
         self.0.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -110,3 +110,11 @@ fn failure_text_names_kind_cause_path_and_effect() {
          still be written later"
     );
 }
+
+/// Neither comes back at the same handle: only a newer descriptor can lead to bytes again.
+#[test]
+fn retrying_helps_neither_with_another_life_nor_with_a_withdrawn_buffer() {
+    for kind in [FailureKind::StaleIncarnation, FailureKind::BufferGone] {
+        assert!(!kind.retry_can_help(), "{kind}");
+    }
+}

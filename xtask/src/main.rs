@@ -17,6 +17,7 @@ mod matrix;
 mod outcome;
 mod provision;
 mod publish;
+mod reliability;
 mod shell;
 mod soak;
 mod test;
@@ -44,10 +45,12 @@ cargo xtask COMMAND
   demo                                       run `te demo`
   interop [--te PATH] [--baseline]           against the reference engine, both directions
   bench [--check] [--rounds N] [--te PATH]   beside raw sockets and the reference engine; writes docs/performance.md
+  reliability                                the fault matrix; writes docs/reliability.md
   publish --dry-run [--allow-dirty]          package every published crate and build the packages
   soak fuzz [--minutes N]                    every fuzz target for N minutes
   soak demo [--rounds N]                     `te demo` again and again
   soak interop [--rounds N]                  the interop checks again and again
+  soak restart [--cycles N]                  a peer is killed in mid-transfer and comes back, N times
 
 Stages of test: ";
 
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Some("demo") => single(args, demo::check),
         Some("bench") => bench::command(args),
         Some("interop") => interop::command(args),
+        Some("reliability") => reliability::command(args),
         Some("publish") => publish::command(args),
         Some("soak") => soak::command(args),
         None | Some("help") => {

@@ -72,6 +72,8 @@ pub(crate) fn testing() -> Result<()> {
         Need { what: What::Program("etcdctl"), package: "etcd-client" },
         Need { what: What::Program("redis-server"), package: "redis-server" },
         Need { what: What::Program("chromium"), package: "chromium" },
+        Need { what: What::Program("ip"), package: "iproute2" },
+        Need { what: What::Program("setarch"), package: "util-linux" },
     ])
 }
 

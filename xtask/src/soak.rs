@@ -11,7 +11,7 @@ use crate::shell::{Cmd, is_installed};
 use crate::workspace::Workspace;
 
 pub(crate) fn command(mut args: Args) -> Result<Outcome> {
-    let campaign = args.positional().ok_or("soak needs a campaign: fuzz, demo or interop")?;
+    let campaign = args.positional().ok_or("soak needs a campaign: fuzz, demo, interop or restart")?;
     let begun = Instant::now();
     let outcome = match campaign.as_str() {
         "fuzz" => {
@@ -31,7 +31,18 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
             let workspace = Workspace::load()?;
             repeat(rounds, || interop::check(&workspace))?
         }
-        other => return Err(format!("no campaign `{other}`; there are fuzz, demo and interop").into()),
+        "restart" => {
+            let cycles = args.number("--cycles", 200)?;
+            args.finish()?;
+            let success = Cmd::cargo("test")
+                .args(["--locked", "--release", "-p", "te-cli", "--test", "restart", "--", "--nocapture"])
+                .env("TE_RESTART_CYCLES", cycles.to_string())
+                .run()?;
+            Outcome::of_command("restarts", success)
+        }
+        other => {
+            return Err(format!("no campaign `{other}`; there are fuzz, demo, interop and restart").into());
+        }
     };
     println!("{campaign} took {} s", begun.elapsed().as_secs());
     outcome.print();

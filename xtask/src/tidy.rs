@@ -1,6 +1,7 @@
 //! House rules that no compiler checks. Each rule is one verdict; each complaint names a file and a line.
 
 mod arrows;
+mod failures;
 mod layout;
 mod scan;
 mod sources;
@@ -23,6 +24,7 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
     let workspace = Workspace::load()?;
     if bless {
         wire::bless(&workspace.root)?;
+        failures::bless(&workspace.root)?;
     }
     let outcome = check(&workspace)?;
     outcome.print();
@@ -35,6 +37,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
     outcome.verdict("arrows", arrows::complaints(workspace.members.values()));
     outcome.verdict("layout", layout::complaints(workspace.members.values()));
     outcome.verdict("wire pages", wire::complaints(&workspace.root)?);
+    outcome.verdict("failure handbook", failures::complaints(&workspace.root)?);
     let rust: Vec<_> = files.iter().filter(|f| is_ours_to_read(&f.path)).collect();
     if rust.is_empty() {
         return Err("no Rust file found".into());

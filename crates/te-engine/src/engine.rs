@@ -198,6 +198,9 @@ impl Engine {
         memory: Vec<(Memory, Location, Access)>,
     ) -> std::result::Result<Vec<Buffer>, RegisterFailed> {
         let core = self.core().clone();
+        if register::is_quick(&core, &memory) {
+            return register::register_all(&core, memory);
+        }
         let (answer, received) = tokio::sync::oneshot::channel();
         self.core().runtime().handle().spawn_blocking(move || {
             // A caller that went away drops the buffers, which withdraws them.

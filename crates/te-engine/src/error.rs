@@ -8,6 +8,7 @@ use te_select::NoPath;
 use te_transport::{Failure, FailureKind, RemoteEffect};
 
 use crate::batch::Report;
+use crate::catalogue::{self, Entry};
 
 /// What went wrong, as far as a program decides on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +56,7 @@ pub enum ErrorKind {
     Unconfirmed,
     /// The peer broke a protocol.
     Protocol,
-    /// The buffer of this process or of the peer is withdrawn.
+    /// The buffer is withdrawn.
     BufferGone,
     /// Something still uses the memory.
     StillHeld,
@@ -70,38 +71,44 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// What it means, its likely causes and what to do next: its part of `docs/failures.md`.
+    #[must_use]
+    pub fn entry(self) -> &'static Entry {
+        match self {
+            Self::InvalidArgument => &catalogue::INVALID_ARGUMENT,
+            Self::Config => &catalogue::CONFIG,
+            Self::Name => &catalogue::NAME,
+            Self::NotFound => &catalogue::NOT_FOUND,
+            Self::SegmentGone => &catalogue::SEGMENT_GONE,
+            Self::StaleIncarnation => &catalogue::STALE_INCARNATION,
+            Self::OutsideSegment => &catalogue::OUTSIDE_SEGMENT,
+            Self::PermissionDenied => &catalogue::PERMISSION_DENIED,
+            Self::Overlaps => &catalogue::OVERLAPS,
+            Self::BadMemory => &catalogue::BAD_MEMORY,
+            Self::LimitReached => &catalogue::LIMIT_REACHED,
+            Self::MetadataUnavailable => &catalogue::METADATA_UNAVAILABLE,
+            Self::DescriptorInvalid => &catalogue::DESCRIPTOR_INVALID,
+            Self::NoPath => &catalogue::NO_PATH,
+            Self::DataPathUnreachable => &catalogue::DATA_PATH_UNREACHABLE,
+            Self::ConnectionLost => &catalogue::CONNECTION_LOST,
+            Self::Rejected => &catalogue::REJECTED,
+            Self::TimedOut => &catalogue::TIMED_OUT,
+            Self::Cancelled => &catalogue::CANCELLED,
+            Self::Unconfirmed => &catalogue::UNCONFIRMED,
+            Self::Protocol => &catalogue::PROTOCOL,
+            Self::BufferGone => &catalogue::BUFFER_GONE,
+            Self::StillHeld => &catalogue::STILL_HELD,
+            Self::PeerUnreachable => &catalogue::PEER_UNREACHABLE,
+            Self::NotifyRejected => &catalogue::NOTIFY_REJECTED,
+            Self::Transport => &catalogue::TRANSPORT,
+            Self::Shutdown => &catalogue::SHUTDOWN,
+        }
+    }
+
     /// A few words for tables and messages.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::InvalidArgument => "invalid argument",
-            Self::Config => "invalid setting",
-            Self::Name => "name not usable",
-            Self::NotFound => "segment not found",
-            Self::SegmentGone => "segment gone",
-            Self::StaleIncarnation => "peer was replaced",
-            Self::OutsideSegment => "range outside the segment",
-            Self::PermissionDenied => "permission denied",
-            Self::Overlaps => "memory overlaps a registered region",
-            Self::BadMemory => "memory not usable",
-            Self::LimitReached => "limit reached",
-            Self::MetadataUnavailable => "metadata unavailable",
-            Self::DescriptorInvalid => "descriptor not usable",
-            Self::NoPath => "no path",
-            Self::DataPathUnreachable => "data path unreachable",
-            Self::ConnectionLost => "connection lost",
-            Self::Rejected => "rejected by the target",
-            Self::TimedOut => "timed out",
-            Self::Cancelled => "cancelled",
-            Self::Unconfirmed => "not confirmed",
-            Self::Protocol => "protocol error",
-            Self::BufferGone => "buffer withdrawn",
-            Self::StillHeld => "memory still in use",
-            Self::PeerUnreachable => "peer unreachable",
-            Self::NotifyRejected => "notification refused",
-            Self::Transport => "transport error",
-            Self::Shutdown => "engine is shutting down",
-        }
+        self.entry().name
     }
 }
 
@@ -350,7 +357,8 @@ impl fmt::Display for Error {
         if inner.effect != RemoteEffect::None {
             write!(f, "\n  remote   {}", inner.effect)?;
         }
-        write!(f, "\n  retry    {}", inner.retry)
+        write!(f, "\n  retry    {}", inner.retry)?;
+        inner.kind.entry().next.iter().try_for_each(|step| write!(f, "\n  next     {step}"))
     }
 }
 

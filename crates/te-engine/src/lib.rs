@@ -46,6 +46,7 @@
 mod batch;
 mod bootstrap;
 mod buffer;
+pub mod catalogue;
 mod config;
 mod control;
 mod core;

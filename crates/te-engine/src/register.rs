@@ -19,6 +19,18 @@ struct Accepted {
     registered: TransportSet,
 }
 
+/// Registrations that a caller's thread does itself, in one call, at most.
+const QUICK_COUNT: usize = 16;
+/// Bytes of such memory at most: that its pages are mapped is asked of the kernel.
+const QUICK_BYTES: usize = 64 << 20;
+
+/// Whether registering this takes no longer than to have another thread do it.
+pub(crate) fn is_quick(core: &Core, memory: &[(Memory, Location, Access)]) -> bool {
+    memory.len() <= QUICK_COUNT
+        && memory.iter().fold(0, |sum: usize, (memory, ..)| sum.saturating_add(memory.len())) <= QUICK_BYTES
+        && core.transports().iter().all(|transport| transport.capabilities().registers_at_once)
+}
+
 /// Registers all of them or none. Blocks for as long as the transports do.
 pub(crate) fn register_all(
     core: &Arc<Core>,

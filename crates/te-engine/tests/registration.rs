@@ -46,6 +46,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     reach: Reach::Network,
     fencing: Fencing::LocalOnly,
     checks_identity: false,
+    registers_at_once: false,
 };
 
 impl Install for Registrar {

@@ -149,6 +149,9 @@ fn listen(address: SocketAddr, reuse: bool) -> io::Result<TcpListener> {
     }
     socket.set_reuse_address(reuse)?;
     socket.bind(&address.into())?;
+    // Accepted connections inherit it. Without it what is left of them would keep the port from the next life, which
+    // wants this very one.
+    socket.set_reuse_address(true)?;
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     TcpListener::from_std(socket.into())

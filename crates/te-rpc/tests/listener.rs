@@ -124,6 +124,16 @@ async fn a_fixed_port_can_be_bound_again_right_after_shutdown() {
 }
 
 #[tokio::test]
+async fn a_port_once_found_free_can_be_asked_for_by_the_next_life() {
+    let found = RpcListener::bind(loopback(PortChoice::default())).await.unwrap();
+    let server = found.serve(Handlers::default(), RpcLimits::default());
+    let port = server.endpoint().port();
+    exchange(server.endpoint(), &probe_frame()).await;
+    assert_eq!(server.shutdown(soon()).await, 0);
+    RpcListener::bind(loopback(PortChoice::Fixed(port))).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_request_sent_byte_by_byte_is_answered() {
     let server = serve(RpcLimits::default()).await;
     let mut stream = connect(server.endpoint()).await;

@@ -11,6 +11,7 @@
 //! let tcp = Capabilities {
 //!     read: true, write: true, host_memory: true, device_memory: false, max_slice: u64::MAX,
 //!     reach: Reach::Network, fencing: Fencing::LocalOnly, checks_identity: false,
+//!     registers_at_once: true,
 //! };
 //! let installed = [Installed::new(TransportKind::TCP, &tcp, Assessment::Usable("10.0.0.3:16411".into()), true)];
 //! let request = Request { op: Op::Read, local: &Location::cpu(0), policy: &Policy::default() };

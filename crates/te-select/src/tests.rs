@@ -16,6 +16,7 @@ fn capabilities(reach: Reach) -> Capabilities {
         reach,
         fencing: Fencing::LocalOnly,
         checks_identity: false,
+        registers_at_once: true,
     }
 }
 

@@ -80,6 +80,7 @@ impl Tcp {
                 // With te peers; a path says what it can.
                 fencing: if native { Fencing::Target } else { Fencing::LocalOnly },
                 checks_identity: native,
+                registers_at_once: true,
             },
             advertise: context.advertise.clone(),
             port,

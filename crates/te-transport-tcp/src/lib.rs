@@ -45,6 +45,7 @@
 mod backend;
 mod client;
 mod config;
+mod congestion;
 mod counters;
 mod error;
 pub mod frame;

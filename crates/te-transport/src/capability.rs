@@ -41,4 +41,7 @@ pub struct Capabilities {
     pub fencing: Fencing,
     /// Whether the target checks incarnation and generation of each request.
     pub checks_identity: bool,
+    /// Whether registering only notes the region and pins or maps nothing: the engine then asks on the caller's thread and
+    /// spares it the change to another.
+    pub registers_at_once: bool,
 }

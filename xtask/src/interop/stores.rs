@@ -1,5 +1,7 @@
 //! Both engines in one metadata store: they see each other, and survive each other's sudden end.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -208,6 +210,12 @@ fn started(
     Ok(store)
 }
 
+/// Below the ports that outgoing connections get: a store that is stopped and started again must find its port free.
 fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+    let random = || RandomState::new().hash_one(()) % 8_000;
+    std::iter::repeat_with(random)
+        .take(100)
+        .filter_map(|number| u16::try_from(22_000 + number).ok())
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .ok_or_else(|| "no free port for a store".into())
 }

@@ -1,5 +1,6 @@
 //! What plain sockets do with the same work: blocking calls, one connection a thread, the same blocks, the same number
-//! of requests in flight and the same working set. It is a yardstick and no protocol.
+//! of requests in flight and the same working set. It is a yardstick and no protocol. Like ours its connections are without
+//! a pace, which algorithms of the BBR family would set (`te-transport-tcp`, congestion control).
 //!
 //! A request is 17 bytes: direction, offset and length, little-endian. The payload of a write follows it and is
 //! answered with one byte; a read is answered with its payload.
@@ -8,6 +9,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
+use socket2::{Domain, SockRef, Socket, Type};
 use te::Host;
 
 use crate::failure::{Failure, Result};
@@ -30,6 +32,7 @@ impl RawServer {
         let host = host.ip().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let listener = TcpListener::bind((host, 0)).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
+        unpace(SockRef::from(&listener)).map_err(failed)?;
         thread::spawn(move || {
             for connection in listener.incoming().map_while(io::Result::ok) {
                 // A connection that ends, ends its thread; there is nobody to tell.
@@ -82,7 +85,10 @@ pub(crate) struct RawClient {
 impl RawClient {
     /// Connects, with a working set of `size` bytes at both ends.
     pub(crate) fn connect(address: SocketAddr, size: u64) -> io::Result<Self> {
-        let mut connection = TcpStream::connect(address)?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        unpace(SockRef::from(&socket))?;
+        socket.connect(&address.into())?;
+        let mut connection = TcpStream::from(socket);
         connection.set_nodelay(true)?;
         connection.write_all(&size.to_le_bytes())?;
         Ok(Self { connection, area: vec![2; index(size)] })
@@ -105,6 +111,11 @@ impl RawClient {
         }
         self.connection.read_exact(&mut self.area[index(offset)..index(offset + block * batch)])
     }
+}
+
+/// Before the socket connects or accepts: its connections have no pace.
+fn unpace(socket: SockRef<'_>) -> io::Result<()> {
+    if socket.tcp_congestion()?.starts_with(b"bbr") { socket.set_tcp_congestion(b"reno") } else { Ok(()) }
 }
 
 /// Writes every byte of every part.

@@ -64,13 +64,25 @@ impl Served {
 
     /// With a name of its own, for a metadata store.
     pub(crate) fn start_as(name: &str, arguments: &[&str]) -> Self {
-        let mut child = te()
-            .args(["serve", "--name", name, "--json"])
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::spawn(te().args(["serve", "--name", name, "--json"]).args(arguments))
+    }
+
+    /// With its memory at the same addresses in every life that is started so.
+    pub(crate) fn start_at_fixed_addresses(name: &str, arguments: &[&str]) -> Self {
+        let te = te();
+        let mut command = Command::new("setarch");
+        command
+            .arg("--addr-no-randomize")
+            .arg(te.get_program())
+            .envs(te.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))));
+        for (name, _) in te.get_envs().filter(|(_, value)| value.is_none()) {
+            command.env_remove(name);
+        }
+        Self::spawn(command.args(["serve", "--name", name, "--json"]).args(arguments))
+    }
+
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
@@ -84,6 +96,7 @@ impl Served {
         let (segment, address) = (String::new(), String::new());
         let mut served = Self { child, stdin, lines, segment, address };
         let hello = served.next();
+        assert!(hello["segment"].is_string(), "{hello}");
         served.segment = hello["segment"].as_str().unwrap().to_owned();
         served.address = format!("{:#x}", hello["buffers"][0]["addr"].as_u64().unwrap());
         served
@@ -104,6 +117,10 @@ impl Served {
 
     /// Kills it without a chance to clean up.
     pub(crate) fn kill(mut self) {
+        self.kill_now();
+    }
+
+    pub(crate) fn kill_now(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }

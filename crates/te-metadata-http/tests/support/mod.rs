@@ -147,7 +147,7 @@ fn program() -> PathBuf {
 
 /// A free port. Somebody could take it before it is used; that fails loudly.
 pub(crate) fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    te_testkit::free_port().unwrap()
 }
 
 /// One request without any client of ours: status, head and body.

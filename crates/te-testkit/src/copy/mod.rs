@@ -63,6 +63,7 @@ impl CopyTransport {
             reach: Reach::Process,
             fencing: Fencing::Target,
             checks_identity: true,
+            registers_at_once: true,
         };
         let (chunk, pace) = (64 << 10, Duration::ZERO);
         Self { fabric: fabric.clone(), kind, capabilities, chunk, pace, flaw: None }

@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use te_segment::{Endpoint, Host, SegmentDescriptor};
 use te_transport::FailureKind;
 
+use crate::congestion;
 use crate::io::{TICK, Wire, poll};
 use crate::server::{scoped, with_port};
 use crate::threads::Threads;
@@ -123,6 +124,7 @@ impl Dialer<'_> {
     fn connect_to(&self, address: SocketAddr, until: Instant) -> Result<Wire, Option<io::Error>> {
         let start = Instant::now();
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        congestion::before_connect(&socket, address);
         socket.set_nonblocking(true)?;
         match socket.connect(&address.into()) {
             Ok(()) => {}

@@ -11,6 +11,7 @@ use socket2::Socket;
 use super::pool::{staff, watched};
 use super::table::Room;
 use super::{Chore, Shared};
+use crate::congestion::{self, Chosen};
 use crate::counters::add;
 use crate::frame::HEADER_LEN;
 use crate::io::Wire;
@@ -27,6 +28,8 @@ const CHORE_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Poller {
     shared: Arc<Shared>,
     listener: Socket,
+    /// The congestion control of connections from other hosts, if it differs from the listener's.
+    remote: Option<Chosen>,
     chore: Chore,
     next_chore: Instant,
     /// Until when the listener is left alone.
@@ -37,7 +40,15 @@ impl Poller {
     pub(super) fn new(shared: Arc<Shared>, listener: Socket, chore: Chore) -> rustix::io::Result<Self> {
         epoll::add(&shared.epoll, &shared.wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         epoll::add(&shared.epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
-        Ok(Self { shared, listener, chore, next_chore: Instant::now() + CHORE_INTERVAL, paused: None })
+        let remote = congestion::listening(&listener);
+        Ok(Self {
+            shared,
+            listener,
+            remote,
+            chore,
+            next_chore: Instant::now() + CHORE_INTERVAL,
+            paused: None,
+        })
     }
 
     pub(super) fn run(mut self) {
@@ -137,6 +148,7 @@ impl Poller {
     }
 
     fn admit(&self, socket: Socket) -> io::Result<()> {
+        congestion::accepted(&socket, self.remote.as_ref());
         let mut wire = Wire::new(socket, self.shared.config.keepalive)?;
         // Reported when a whole header is there: half a header costs no thread.
         wire.set_low_water(i32::try_from(HEADER_LEN).unwrap_or(1))?;

@@ -64,7 +64,8 @@ fuzz_target!(|data: &[u8]| {
         if let Ok(Status::Rejected(code)) = Status::decode(*bytes)
             && let Ok(verdict) = Verdict::from_code(code)
         {
-            assert_eq!(verdict.encode(), *bytes);
+            let again = if Verdict::is_last(code) { verdict.encode_last() } else { verdict.encode() };
+            assert_eq!(again, *bytes);
         }
     }
 });

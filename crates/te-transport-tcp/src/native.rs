@@ -264,8 +264,8 @@ pub enum Why {
 pub enum Verdict {
     /// WRITE: the last byte is in memory. READ: the payload follows.
     Ok,
-    /// Refused before a byte was touched. Of a WRITE the payload is thrown away and the connection goes on; after a
-    /// refused READ the target closes.
+    /// Refused before a byte was touched. Of a WRITE the payload is thrown away and the connection goes on, unless the
+    /// verdict is the last; after a refused READ it is.
     Rejected(Why),
     /// The attempt has been given up by its sender, who said so elsewhere. Otherwise like a rejection.
     Fenced,
@@ -281,9 +281,11 @@ const REASONS: [(Why, u32); 6] = [
 ];
 const CODE_REJECTED: u32 = 1;
 const CODE_FENCED: u32 = 2;
+/// Beside a refusal: it is the last verdict.
+const LAST: u32 = 1 << 16;
 
 impl Verdict {
-    /// The low half on the wire: the verdict in the low byte, the reason in the next.
+    /// The low half on the wire: the verdict in the low byte, the reason in the next, zeros.
     #[must_use]
     pub fn code(self) -> u32 {
         match self {
@@ -302,14 +304,28 @@ impl Verdict {
         ((u64::from(STATUS_MAGIC) << 32) | u64::from(self.code())).to_le_bytes()
     }
 
+    /// The verdict on the wire, as the last one: nothing that was sent behind the request is served. `Ok` is never the last.
+    #[must_use]
+    pub fn encode_last(self) -> [u8; STATUS_LEN] {
+        let last = if self == Self::Ok { 0 } else { LAST };
+        ((u64::from(STATUS_MAGIC) << 32) | u64::from(self.code() | last)).to_le_bytes()
+    }
+
+    /// Whether the low half of a refusal says that it is the last verdict. One that makes no sense is taken for it.
+    #[must_use]
+    pub fn is_last(code: u32) -> bool {
+        code & LAST != 0 || Self::from_code(code).is_err()
+    }
+
     /// What the low half of a status means in this framing.
     ///
     /// # Errors
     ///
     /// [`Malformed::Verdict`] for a meaning that this engine does not know.
     pub fn from_code(code: u32) -> Result<Self, Malformed> {
-        match (code & 0xff, code >> 8) {
-            (0, 0) => Ok(Self::Ok),
+        let plain = code & !LAST;
+        match (plain & 0xff, plain >> 8) {
+            (0, 0) if plain == code => Ok(Self::Ok),
             (CODE_FENCED, 0) => Ok(Self::Fenced),
             (CODE_REJECTED, reason) => match REASONS.iter().find(|(_, code)| *code == reason) {
                 Some((why, _)) => Ok(Self::Rejected(*why)),

@@ -71,6 +71,7 @@ fn every_frame_is_its_golden_vector() {
     ];
     frames.extend(ANSWERS.iter().map(|(name, answer)| (*name, hex(&answer.encode()))));
     frames.extend(VERDICTS.iter().map(|(name, verdict)| (*name, hex(&verdict.encode()))));
+    frames.push(("rejected_gone_last", hex(&Verdict::Rejected(Why::Gone).encode_last())));
     for (name, bytes) in frames {
         assert_eq!(vectors.remove(name), Some(bytes.as_str()), "{name}");
     }
@@ -94,6 +95,10 @@ fn frames_come_back() {
         // Verdicts are read as statuses first.
         let expected = if verdict == Verdict::Ok { Status::Ok } else { Status::Rejected(verdict.code()) };
         assert_eq!(Status::decode(verdict.encode()), Ok(expected), "{name}");
+        assert!(!Verdict::is_last(verdict.code()), "{name}");
+        if let Ok(Status::Rejected(code)) = Status::decode(verdict.encode_last()) {
+            assert_eq!((Verdict::from_code(code), Verdict::is_last(code)), (Ok(verdict), true), "{name}");
+        }
     }
 }
 
@@ -154,9 +159,12 @@ proptest! {
     }
 
     #[test]
-    fn every_verdict_has_one_code(code in prop_oneof![0_u32..0x900, any::<u32>()]) {
-        if let Ok(verdict) = Verdict::from_code(code) {
-            prop_assert_eq!(verdict.code(), code);
+    fn every_verdict_has_one_code(
+        code in prop_oneof![0_u32..0x900, 0x1_0000_u32..0x1_0900, any::<u32>()],
+    ) {
+        match Verdict::from_code(code) {
+            Ok(verdict) => prop_assert_eq!(verdict.code(), code & !0x1_0000),
+            Err(_) => prop_assert!(Verdict::is_last(code)),
         }
     }
 }

@@ -162,13 +162,15 @@ impl Lease {
             }
         }
         drop(state);
-        let late = Instant::now() >= train.deadline;
+        let now = Instant::now();
         let others = refused.unwrap_or(FailureKind::Unreachable);
-        let kind = if late { refused.unwrap_or(FailureKind::TimedOut) } else { others };
+        let late = |deadline| if deadline <= now { refused.unwrap_or(FailureKind::TimedOut) } else { others };
+        let kind = late(train.deadline);
         let cause = failure(&self.peer.label, kind, text.as_str(), RemoteEffect::None);
         self.peer.fail_units(train.units, &cause);
         for job in failed {
-            self.peer.fail_job(job, others, &text);
+            let kind = late(job.deadline);
+            self.peer.fail_job(job, kind, &text);
         }
     }
 

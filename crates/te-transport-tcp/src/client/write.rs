@@ -8,6 +8,7 @@ use crate::error::Break;
 use crate::frame::{HEADER_LEN, Request, STATUS_LEN};
 use crate::framing::{Framing, HEADER_MAX};
 use crate::io::{Spans, Step, Wait};
+use crate::native::Verdict;
 use crate::progress::Progress;
 
 /// Requests gathered into one call at most. Each takes up to three spans.
@@ -183,12 +184,7 @@ impl Exchange<'_> {
                 && self.has_status()
             {
                 match Self::check_status(*status) {
-                    // All of the request is on its way, so the target can throw it away and go on with the next.
-                    Err(Break::Refused(code))
-                        if self.peer.framing() == Framing::Native && self.link.sent.len() > self.unsent =>
-                    {
-                        refused = Some(code);
-                    }
+                    Err(Break::Refused(code)) if self.goes_on(code) => refused = Some(code),
                     checked => checked?,
                 }
             }
@@ -206,6 +202,13 @@ impl Exchange<'_> {
         answers.bytes.copy_within(at..answers.have, 0);
         answers.have -= at;
         Ok(())
+    }
+
+    /// Whether the connection can be used after this refusal of the request at the front: all of it is on its way, so the
+    /// target can throw it away, and it says that it will.
+    fn goes_on(&self, code: u32) -> bool {
+        let whole = self.link.sent.len() > self.unsent;
+        self.peer.framing() == Framing::Native && whole && !Verdict::is_last(code)
     }
 
     fn closed_unanswered(&self) -> Break {

@@ -91,7 +91,7 @@ fn why(refusal: Refusal) -> Why {
 ///
 /// The initiator receives answers of READs straight into memory, and so it cannot go on behind one without a payload:
 /// the connection ends, as in version 2. The payload of a WRITE is thrown away, and its end is where the next request
-/// begins.
+/// begins. If it is more than that, the verdict says that it is the last.
 fn refuse(shared: &Shared, connection: &mut Connection, request: &Request, verdict: Verdict) -> bool {
     connection.current.clear();
     let Request { op, addr, len, attempt, generation, .. } = *request;
@@ -100,12 +100,13 @@ fn refuse(shared: &Shared, connection: &mut Connection, request: &Request, verdi
         target: "te::transport_tcp", connection = id, %op, addr, len, %attempt, ?generation, ?verdict, "refused"
     );
     add(&shared.counters.refused, 1);
-    if !settle(shared, connection) || !send_all(shared, connection, &verdict.encode()) {
+    let last = op == Op::Read || len > shared.config.reject_drain_bytes;
+    let bytes = if last { verdict.encode_last() } else { verdict.encode() };
+    if !settle(shared, connection) || !send_all(shared, connection, &bytes) {
         return false;
     }
-    if op == Op::Read || len > shared.config.reject_drain_bytes {
+    if last {
         part(shared, connection);
-        return false;
     }
-    discard(shared, connection, len)
+    !last && discard(shared, connection, len)
 }

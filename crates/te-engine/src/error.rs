@@ -288,6 +288,8 @@ impl Error {
             FailureKind::TimedOut => (ErrorKind::TimedOut, Retry::Later),
             FailureKind::Cancelled => (ErrorKind::Cancelled, Retry::No),
             FailureKind::Unconfirmed => (ErrorKind::Unconfirmed, Retry::Later),
+            FailureKind::StaleIncarnation => (ErrorKind::StaleIncarnation, Retry::AfterReopen),
+            FailureKind::BufferGone => (ErrorKind::BufferGone, Retry::AfterReopen),
             FailureKind::Protocol => (ErrorKind::Protocol, Retry::No),
             FailureKind::LocalMemory => (ErrorKind::BufferGone, Retry::No),
             FailureKind::Unsupported => (ErrorKind::NoPath, Retry::No),
@@ -380,3 +382,6 @@ impl std::error::Error for Error {
         self.0.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -131,6 +131,9 @@ pub enum Refusal {
     /// The region is being withdrawn or has been.
     #[error("the region is withdrawn")]
     Withdrawn,
+    /// The registration that the peer means has ended. Nothing is at the range, or a later registration.
+    #[error("the registration of the range has ended")]
+    Gone,
     /// The region has as many holds of this kind as can be counted, 2^30 - 1.
     #[error("the region has too many holds")]
     TooManyHolds,

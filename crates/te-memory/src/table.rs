@@ -1,6 +1,10 @@
 //! The table of registered ranges: reservation, and the look-up that every remote request goes through.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use parking_lot::RwLock;
 use te_segment::{Access, AddressRange, Generation, Location, RangeError};
@@ -57,6 +61,8 @@ pub(crate) struct TableShared {
 struct Ranges {
     /// Disjoint, by first address.
     by_start: BTreeMap<u64, Region>,
+    /// The generations of these regions.
+    generations: HashSet<Generation>,
     /// The generation of the next reservation; none when the numbers are used up.
     next: Option<Generation>,
 }
@@ -81,6 +87,7 @@ impl TableShared {
         let start = region.range().start();
         if ranges.by_start.get(&start) == Some(region) {
             ranges.by_start.remove(&start);
+            ranges.generations.remove(&region.generation());
         }
     }
 }
@@ -88,7 +95,8 @@ impl TableShared {
 impl RegionTable {
     /// An empty table that accepts `limit` ranges, reserved ones included.
     pub fn new(limit: usize) -> Self {
-        let ranges = Ranges { by_start: BTreeMap::new(), next: Some(Generation::new(1)) };
+        let next = Some(Generation::new(1));
+        let ranges = Ranges { by_start: BTreeMap::new(), generations: HashSet::new(), next };
         Self { shared: Arc::new(TableShared { limit, ranges: RwLock::new(ranges) }) }
     }
 
@@ -134,13 +142,26 @@ impl RegionTable {
         let registered = Registered { range, access, location, generation };
         let region = Region::new(memory, registered, Arc::downgrade(&self.shared));
         ranges.by_start.insert(range.start(), region.clone());
+        ranges.generations.insert(generation);
         Ok(region)
     }
 
     /// Holds `len` bytes at `addr` on behalf of a peer, if they lie inside one region that is served and permits `op`.
     ///
-    /// This is the only way from an address of a peer to memory. Any values are fine; nothing wraps.
+    /// This and [`remote_of`](Self::remote_of) are the only ways from an address of a peer to memory. Any values are fine;
+    /// nothing wraps.
     pub fn remote(&self, addr: u64, len: u64, op: RemoteOp) -> Result<Hold, Refusal> {
+        self.enter(addr, len, op, None)
+    }
+
+    /// Like [`remote`](Self::remote), for a peer that says which registration of the range it means.
+    ///
+    /// Refused with [`Refusal::Gone`] if that one has ended, whoever has the range now.
+    pub fn remote_of(&self, addr: u64, len: u64, op: RemoteOp, of: Generation) -> Result<Hold, Refusal> {
+        self.enter(addr, len, op, Some(of))
+    }
+
+    fn enter(&self, addr: u64, len: u64, op: RemoteOp, of: Option<Generation>) -> Result<Hold, Refusal> {
         let range = match AddressRange::new(addr, len) {
             Ok(range) => range,
             Err(RangeError::Empty { .. }) => return Err(Refusal::EmptyRange),
@@ -152,7 +173,13 @@ impl RegionTable {
             let region = ranges
                 .at_or_below(addr)
                 .filter(|region| region.range().contains(addr) && region.gate().was_active())
-                .ok_or(Refusal::OutsideAnyRegion)?;
+                .ok_or_else(|| match of {
+                    Some(of) if !ranges.generations.contains(&of) => Refusal::Gone,
+                    _ => Refusal::OutsideAnyRegion,
+                })?;
+            if of.is_some_and(|of| of != region.generation()) {
+                return Err(Refusal::Gone);
+            }
             if !region.range().contains_range(&range) {
                 let adjacent = ranges.by_start.get(&region.range().end());
                 return Err(match adjacent {

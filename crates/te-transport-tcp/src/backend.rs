@@ -17,9 +17,10 @@ use te_transport::{
 };
 
 use crate::client::{Common, Peers, data_endpoint, parallel};
-use crate::config::TcpConfig;
+use crate::config::{FramingChoice, TcpConfig};
 use crate::counters::{Counters, TcpCounters};
 use crate::error::transport_error;
+use crate::offer;
 use crate::server::Server;
 use crate::threads::Threads;
 
@@ -47,7 +48,9 @@ impl Tcp {
         let config = Arc::new(self.config);
         let counters = Arc::<Counters>::default();
         let threads = Arc::<Threads>::default();
+        let native = matches!(config.framing, FramingChoice::Auto | FramingChoice::Native);
         let common = Common {
+            incarnation: context.incarnation,
             config: config.clone(),
             counters: counters.clone(),
             threads: threads.clone(),
@@ -74,8 +77,9 @@ impl Tcp {
                 device_memory: false,
                 max_slice: u64::MAX,
                 reach: Reach::Network,
-                fencing: Fencing::LocalOnly,
-                checks_identity: false,
+                // With te peers; a path says what it can.
+                fencing: if native { Fencing::Target } else { Fencing::LocalOnly },
+                checks_identity: native,
                 registers_at_once: true,
             },
             advertise: context.advertise.clone(),
@@ -147,11 +151,8 @@ impl Transport for TcpTransport {
     }
 
     fn advertise(&self, builder: DescriptorBuilder) -> DescriptorBuilder {
-        builder.tcp(TcpService {
-            host: Some(self.advertise.clone()),
-            port: self.port,
-            framing: TcpFraming::V2,
-        })
+        let (host, port, framing) = (Some(self.advertise.clone()), self.port, TcpFraming::V2);
+        offer::advertise(builder.tcp(TcpService { host, port, framing }))
     }
 
     /// Host memory needs nothing: every request is checked against the region table.
@@ -174,8 +175,11 @@ impl Transport for TcpTransport {
     }
 
     fn assess(&self, peer: &SegmentDescriptor) -> Assessment {
-        match data_endpoint(peer) {
-            Ok(endpoint) => Assessment::Usable(format!("data port {endpoint}")),
+        let spoken = |endpoint| Ok((endpoint, self.peers.framing(peer)?));
+        match data_endpoint(peer).and_then(spoken) {
+            Ok((endpoint, framing)) => {
+                Assessment::Usable(format!("data port {endpoint}, framing {}", framing.as_str()))
+            }
             Err(reason) => Assessment::Unusable(reason),
         }
     }
@@ -184,10 +188,13 @@ impl Transport for TcpTransport {
         Ok(self.peers.path(peer)?)
     }
 
-    /// Connections of versions 1 and 2 do not say whose life they are, so there is none to close: revoked regions refuse
-    /// what comes over them.
-    fn fence(&self, _peer: Incarnation, _deadline: Instant) -> Result<(), TransportError> {
-        Ok(())
+    /// Closes the native connections of that life. Those of versions 1 and 2 do not say whose they are: revoked regions
+    /// refuse what comes over them.
+    fn fence(&self, peer: Incarnation, deadline: Instant) -> Result<(), TransportError> {
+        self.server.fence(peer, deadline).map_err(|serving| {
+            let cause = format!("{serving} connections of incarnation {peer} are still being served");
+            transport_error("fence", cause, true)
+        })
     }
 
     /// Requests of peers that are in progress get a second, or half the time if that is less, to end.

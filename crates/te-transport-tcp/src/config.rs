@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Which framing the initiator uses. The target always serves both and advertises version 2.
+/// Which framing the initiator uses. The target always serves all of them, and advertises native and version 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FramingChoice {
-    /// Version 2 with peers that advertise it, else version 1.
+    /// Native with peers that advertise it, else version 2 with peers that advertise that, else version 1.
     #[default]
     Auto,
+    /// Native always. Peers that do not advertise it cannot be reached.
+    Native,
+    /// Version 2 always. Peers that do not advertise it cannot be reached.
+    V2,
     /// Version 1 always. Every WRITE then costs a read-back.
     V1,
 }
@@ -31,15 +35,15 @@ pub enum FramingChoice {
 pub struct TcpConfig {
     /// Connections the initiator opens to one peer at most, on demand. 1 to 64, default 4.
     pub connections_per_peer: usize,
-    /// Framing of the initiator, `auto` or `v1`. Default `auto`.
+    /// Framing of the initiator, `auto`, `native`, `v2` or `v1`. Default `auto`.
     pub framing: FramingChoice,
-    /// Time to establish a connection, all addresses of the peer together. 1 ms to 600 s, default 2 s.
+    /// Time to establish a connection, all addresses of the peer and a native hello together. 1 ms to 600 s, default 2 s.
     pub connect_timeout: Duration,
     /// Time the initiator waits for a status after its last byte is sent. 1 ms to 1 h, default 30 s.
     pub status_timeout: Duration,
     /// Time within which a payload must advance by 64 KiB or end, on both sides. 1 ms to 1 h, default 30 s.
     pub progress_timeout: Duration,
-    /// Requests in flight on one connection at most (version 2; version 1 has one). 1 to 1,024, default 64.
+    /// Requests in flight on one connection at most (version 1 has one). 1 to 1,024, default 64.
     pub pipeline: usize,
     /// A request of at least this many bytes is cut into stripes for several connections. 64 KiB to 2^60, default
     /// 4 MiB.
@@ -235,11 +239,13 @@ fn duration(key: &'static str, value: &str) -> Result<Duration, ConfigError> {
 fn framing(value: &str) -> Result<FramingChoice, ConfigError> {
     match value {
         "auto" => Ok(FramingChoice::Auto),
+        "native" => Ok(FramingChoice::Native),
+        "v2" => Ok(FramingChoice::V2),
         "v1" => Ok(FramingChoice::V1),
         _ => Err(ConfigError::NotUnderstood {
             key: "framing",
             value: value.to_owned(),
-            expected: "auto or v1",
+            expected: "auto, native, v2 or v1",
         }),
     }
 }

@@ -1,5 +1,6 @@
-//! TCP transport of the te transfer engine, compatible with the reference engine's data port (framing versions 1 and
-//! 2). It knows no names and no metadata, and moves host memory only.
+//! TCP transport of the te transfer engine. Between te engines it speaks a framing of its own, with everybody else that of
+//! the reference engine's data port (versions 1 and 2), on one port. It knows no names and no metadata, and moves host
+//! memory only.
 //!
 //! # Quick start
 //!
@@ -19,8 +20,11 @@
 //! # Guarantees
 //!
 //! * **Payloads are never staged.** The kernel copies between sockets and registered memory.
-//! * **A completed WRITE is applied.** Version 2: the target says so after the last byte. Version 1: a read-back on the
-//!   same connection says so, else the outcome is `Unconfirmed`.
+//! * **A completed WRITE is applied.** Native and version 2: the target says so after the last byte. Version 1: a read-back
+//!   on the same connection says so, else the outcome is `Unconfirmed`.
+//! * **Native requests reach whom they mean.** The connection names both lives, each request the registration of the buffer
+//!   and its attempt: another life is [`te_transport::FailureKind::StaleIncarnation`], a withdrawn buffer
+//!   [`te_transport::FailureKind::BufferGone`], a fenced attempt is refused or stopped, and none of them touches a byte.
 //! * **Every request of a peer is checked** against the region table: inside one region, access allowed, not being
 //!   withdrawn; and the region stays until the request has ended.
 //! * **A failed request touches nothing local any more**: the connection is closed before the failure is reported.
@@ -32,10 +36,11 @@
 //! A connection that broke, timed out or lost the framing is closed and never used again. Requests of which no byte was
 //! sent are tried once more on a fresh one; so are READs on a kept connection that turns out to be closed. The reference
 //! framing carries neither identity nor attempts, so a WRITE that timed out may still be applied by the peer
-//! ([`te_transport::RemoteEffect::MayStillApply`]). The data port is not authenticated: bind it to a network whose hosts
+//! ([`te_transport::RemoteEffect::MayStillApply`]); over a native connection too, until the target has fenced the attempt.
+//! A refused native WRITE costs its payload, another refusal the connection. The data port is not authenticated: bind it to a network whose hosts
 //! may use what is registered.
 //!
-//! The framing is in [`frame`], the settings in [`TcpConfig`], the threads in `docs/decisions/0003-tcp-threads.md`.
+//! The framings are in [`native`] and [`mod@frame`], the settings in [`TcpConfig`], the threads in `docs/decisions/0003-tcp-threads.md`.
 
 mod backend;
 mod client;
@@ -44,7 +49,10 @@ mod congestion;
 mod counters;
 mod error;
 pub mod frame;
+mod framing;
 mod io;
+pub mod native;
+mod offer;
 mod progress;
 mod server;
 mod threads;

@@ -1,4 +1,4 @@
-//! The transport contract, over both framings of the reference engine.
+//! The transport contract, over the native framing and both of the reference engine.
 
 use te_segment::SegmentDescriptor;
 use te_testkit::{Link, Profile, Rig, Side, Violation, tcp_link};
@@ -30,9 +30,14 @@ impl Rig for Sockets {
     }
 }
 
-mod version_2 {
+mod native {
     use super::*;
     te_testkit::transport_conformance!(Sockets { framing: FramingChoice::Auto });
+}
+
+mod version_2 {
+    use super::*;
+    te_testkit::transport_conformance!(Sockets { framing: FramingChoice::V2 });
 }
 
 mod version_1 {

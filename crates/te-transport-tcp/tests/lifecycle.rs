@@ -94,7 +94,8 @@ fn data_host_is_looked_for_in_three_places() {
         (named("[fe80::1]:5", Identity::Reference, None), "[fe80::1]:9"),
     ] {
         let assessment = node.transport.assess(&peer);
-        assert!(assessment.is_usable() && assessment.reason().ends_with(expected), "{assessment:?}");
+        let expected = format!("data port {expected}, framing v2");
+        assert_eq!((assessment.is_usable(), assessment.reason()), (true, expected.as_str()));
     }
 }
 

@@ -54,7 +54,8 @@ impl<'a> Admitted<'a> {
         id: AttemptId,
         executor: &'a Arc<dyn Abort>,
     ) -> Option<Self> {
-        admission.admit(peer, id, executor).then_some(Self { admission, executor, peer, id })
+        // Not built in advance: dropping one that was not admitted would end what never began.
+        admission.admit(peer, id, executor).then(|| Self { admission, executor, peer, id })
     }
 }
 

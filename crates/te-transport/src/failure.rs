@@ -21,6 +21,10 @@ pub enum FailureKind {
     Cancelled,
     /// A v1 WRITE was sent, but its read-back could not confirm it.
     Unconfirmed,
+    /// The peer is another life than the one the path was opened for: the handle is of an earlier one.
+    StaleIncarnation,
+    /// The target's buffer is withdrawn, or the range belongs to a later registration.
+    BufferGone,
     /// The peer broke the framing.
     Protocol,
     /// The local buffer is withdrawn or the range is not inside it.
@@ -53,6 +57,8 @@ impl FailureKind {
             Self::TimedOut => "timed out",
             Self::Cancelled => "cancelled",
             Self::Unconfirmed => "unconfirmed",
+            Self::StaleIncarnation => "peer was replaced",
+            Self::BufferGone => "buffer gone",
             Self::Protocol => "protocol error",
             Self::LocalMemory => "local memory",
             Self::Unsupported => "unsupported",

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use te_segment::TransportKind;
+use te_segment::{Incarnation, TransportKind};
 
 use crate::{
-    Abort, CancelReason, CancelScope, CompletionSink, CompletionToken, Failure, FailureKind, Outcome,
-    PathLabel, RemoteEffect,
+    Abort, Admission, Admitted, AttemptId, CancelReason, CancelScope, CompletionSink, CompletionToken,
+    Failure, FailureKind, Outcome, PathLabel, RemoteEffect,
 };
 
 #[derive(Default)]
@@ -109,4 +109,47 @@ fn failure_text_names_kind_cause_path_and_effect() {
         "timed out: no status within 5 s (tcp 10.0.0.3:16411 v2); part of the range may have been written and may \
          still be written later"
     );
+}
+
+/// Neither comes back at the same handle: only a newer descriptor can lead to bytes again.
+#[test]
+fn retrying_helps_neither_with_another_life_nor_with_a_withdrawn_buffer() {
+    for kind in [FailureKind::StaleIncarnation, FailureKind::BufferGone] {
+        assert!(!kind.retry_can_help(), "{kind}");
+    }
+}
+
+/// Counts what is admitted and what ends; admits later attempts only.
+#[derive(Default)]
+struct Counted {
+    admitted: AtomicUsize,
+    ended: AtomicUsize,
+}
+
+impl Admission for Counted {
+    fn admit(&self, _: Incarnation, id: AttemptId, _: &Arc<dyn Abort>) -> bool {
+        let admits = id.attempt > 1;
+        self.admitted.fetch_add(usize::from(admits), Ordering::Relaxed);
+        admits
+    }
+
+    fn ended(&self, _: Incarnation, _: AttemptId, _: &Arc<dyn Abort>) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// FO-03: whoever counts the parts of an attempt that run must not be told of the end of one that never began.
+#[test]
+fn only_admitted_attempts_end() {
+    let (counted, executor) = (Counted::default(), Arc::new(Count(AtomicUsize::new(0))) as Arc<dyn Abort>);
+    let peer = Incarnation::from_bits(1);
+    let ask = |attempt| Admitted::ask(&counted, peer, AttemptId { request: 1, attempt }, &executor);
+    let count = || (counted.admitted.load(Ordering::Relaxed), counted.ended.load(Ordering::Relaxed));
+    assert!(ask(1).is_none());
+    assert_eq!(count(), (0, 0));
+    let admitted = ask(2);
+    assert!(admitted.is_some());
+    assert_eq!(count(), (1, 0));
+    drop(admitted);
+    assert_eq!(count(), (1, 1));
 }

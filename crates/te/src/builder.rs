@@ -374,6 +374,8 @@ fn tcp_config(settings: &Settings) -> te_transport_tcp::TcpConfig {
     config.connections_per_peer = size(settings.tcp_connections_per_peer.get().0);
     config.framing = match settings.tcp_framing.get() {
         Framing::V1 => FramingChoice::V1,
+        Framing::V2 => FramingChoice::V2,
+        Framing::Native => FramingChoice::Native,
         Framing::Auto => FramingChoice::Auto,
     };
     config.connect_timeout = *settings.tcp_connect_timeout.get();

@@ -362,6 +362,8 @@ impl Attempts {
                 kind,
                 // The target's word, the caller's wish, our own memory: the same on every path.
                 FailureKind::Rejected
+                    | FailureKind::StaleIncarnation
+                    | FailureKind::BufferGone
                     | FailureKind::Cancelled
                     | FailureKind::LocalMemory
                     | FailureKind::Shutdown

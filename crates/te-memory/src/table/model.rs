@@ -74,7 +74,7 @@ struct Model {
     entries: Vec<Entry>,
     /// Each with the index of its entry.
     holds: Vec<(Hold, usize)>,
-    generations: std::collections::HashSet<u64>,
+    generations: HashSet<u64>,
 }
 
 impl Model {

@@ -316,3 +316,38 @@ fn errors_are_one_lower_case_line() {
     assert_eq!(text, format!("range {existing} overlaps the registered range {existing}"));
     assert_eq!(ReleaseError::StillHeld { local: 1, remote: 2 }.to_string(), "still held: 1 local, 2 remote");
 }
+
+/// META-02, SEG-01
+#[test]
+fn a_later_registration_is_not_reached_by_the_generation_of_an_earlier_one() {
+    let (arena, table) = (Arena::new(4096), RegionTable::default());
+    let first = served(&table, arena.part(0, 1000));
+    let (start, earlier) = (first.range().start(), first.generation());
+    assert!(table.remote_of(start, 1000, RemoteOp::Write, earlier).is_ok());
+    first.block();
+    let while_blocked = table.remote_of(start, 1000, RemoteOp::Write, earlier);
+    assert_eq!(while_blocked.unwrap_err(), Refusal::Withdrawn);
+    drop(first.release().unwrap());
+    assert_eq!(table.remote_of(start, 1, RemoteOp::Read, earlier).unwrap_err(), Refusal::Gone);
+
+    let second = served(&table, arena.part(0, 2000));
+    for op in [RemoteOp::Read, RemoteOp::Write] {
+        assert_eq!(table.remote_of(start, 1000, op, earlier).unwrap_err(), Refusal::Gone);
+        assert!(table.remote_of(start, 2000, op, second.generation()).is_ok());
+    }
+    let never = Generation::new(u64::MAX);
+    assert_eq!(table.remote_of(start, 1, RemoteOp::Read, never).unwrap_err(), Refusal::Gone);
+}
+
+#[test]
+fn a_range_beside_a_registration_that_lives_is_outside_and_not_gone() {
+    let (arena, table) = (Arena::new(4096), RegionTable::default());
+    let region = served(&table, arena.part(100, 1000));
+    let (range, of) = (region.range(), region.generation());
+    for (addr, len) in [(range.start() - 1, 1), (range.end(), 1), (range.end() - 1, 2)] {
+        assert_eq!(table.remote_of(addr, len, RemoteOp::Read, of).unwrap_err(), Refusal::OutsideAnyRegion);
+    }
+    let local = table.reserve(arena.part(2000, 100), Access::LOCAL, Location::Any).unwrap().commit();
+    let refused = table.remote_of(local.range().start(), 100, RemoteOp::Read, local.generation());
+    assert_eq!(refused.unwrap_err(), Refusal::PermissionDenied);
+}

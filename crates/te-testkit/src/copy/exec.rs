@@ -189,23 +189,23 @@ fn swapped(op: Op) -> Op {
 fn serve(job: &Job, op: Op, range: AddressRange) -> Result<Hold, Failure> {
     let line = &job.line;
     let has = |flaw| line.near.config.has(flaw);
-    let refuse = |cause: String| {
+    let refuse = |kind: FailureKind, cause: String| {
         line.refused.fetch_add(1, Ordering::Relaxed);
-        let kind =
-            if has(Flaw::MisnamesRefusal) { FailureKind::ConnectionLost } else { FailureKind::Rejected };
-        Failure::new(kind, cause)
+        Failure::new(if has(Flaw::MisnamesRefusal) { FailureKind::ConnectionLost } else { kind }, cause)
     };
     if line.pinned.is_some_and(|pinned| pinned != line.port.incarnation) && !has(Flaw::IgnoresIncarnation) {
-        return Err(refuse("the request is for another life of the peer".to_owned()));
+        let cause = "the request is for another life of the peer".to_owned();
+        return Err(refuse(FailureKind::StaleIncarnation, cause));
     }
     let remote_op = if op == Op::Read { RemoteOp::Read } else { RemoteOp::Write };
     let served = line.port.regions.remote(range.start(), range.len(), remote_op);
     let hold = served
         .or_else(|refusal| flawed(job, range, refusal))
-        .map_err(|refusal| refuse(refusal.to_string()))?;
+        .map_err(|refusal| refuse(FailureKind::Rejected, refusal.to_string()))?;
     match job.slice.generation {
         Some(asked) if asked != hold.generation() && !has(Flaw::IgnoresGeneration) => {
-            Err(refuse(format!("generation {asked} is gone, this is {}", hold.generation())))
+            let cause = format!("generation {asked} is gone, this is {}", hold.generation());
+            Err(refuse(FailureKind::BufferGone, cause))
         }
         _ => Ok(hold),
     }

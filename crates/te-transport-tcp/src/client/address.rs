@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use te_segment::{Endpoint, Host, SegmentDescriptor};
+use te_transport::FailureKind;
 
 use crate::congestion;
 use crate::io::{TICK, Wire, poll};
@@ -42,6 +43,8 @@ pub(crate) enum ConnectError {
     Failed(String),
     /// The time was over, or the caller said stop, before that was known.
     Stopped,
+    /// The peer answered, and another connection would be answered the same.
+    Refused(FailureKind, String),
 }
 
 /// Time and threads for connecting.

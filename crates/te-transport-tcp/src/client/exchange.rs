@@ -11,7 +11,9 @@ use super::peer::Peer;
 use super::unit::{Train, Unit};
 use crate::error::Break;
 use crate::frame::{HEADER_LEN, Request, STATUS_LEN, Status};
+use crate::framing::{Framing, HEADER_MAX};
 use crate::io::Wire;
+use crate::native;
 use crate::progress::Progress;
 
 /// A connection of the initiator.
@@ -21,11 +23,13 @@ pub(crate) struct Link {
     pub(crate) sent: VecDeque<Unit>,
     /// When the last train on it ended, if one has run: the peer may have closed it since.
     pub(crate) used: Option<Instant>,
+    /// Requests sent on it.
+    pub(crate) parts: u32,
 }
 
 impl Link {
     pub(crate) fn new(wire: Wire) -> Self {
-        Self { wire, sent: VecDeque::new(), used: None }
+        Self { wire, sent: VecDeque::new(), used: None, parts: 0 }
     }
 }
 
@@ -62,13 +66,18 @@ impl<'a> Exchange<'a> {
         self.link.sent.len() - self.unsent + usize::from(self.begun)
     }
 
-    pub(super) fn is_v2(&self) -> bool {
-        self.peer.framing() == TcpFraming::V2
+    /// Whether every request is answered with a status.
+    pub(super) fn has_status(&self) -> bool {
+        self.peer.framing().has_status()
+    }
+
+    pub(super) fn header_len(&self) -> usize {
+        self.peer.framing().header_len()
     }
 
     /// Requests in flight at most. Version 1 has no way to say which of several failed.
     pub(super) fn window(&self) -> usize {
-        if self.is_v2() && !self.train.one_at_a_time { self.peer.config().pipeline } else { 1 }
+        if self.has_status() && !self.train.one_at_a_time { self.peer.config().pipeline } else { 1 }
     }
 
     /// The next unit to send, if there is one.
@@ -86,9 +95,21 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    pub(super) fn header(&self, unit: &Unit) -> [u8; HEADER_LEN] {
-        let (op, framing) = (self.train.op, self.peer.framing());
-        Request { op, framing, addr: unit.remote(), len: unit.len() }.encode()
+    /// The header of a request: the first [`header_len`](Self::header_len) bytes.
+    pub(super) fn header(&mut self, unit: &Unit) -> [u8; HEADER_MAX] {
+        let (op, addr, len) = (self.train.op, unit.remote(), unit.len());
+        let framing = match self.peer.framing() {
+            Framing::Native => {
+                let (part, attempt, generation) = (self.link.parts, unit.attempt, unit.generation);
+                self.link.parts = part.wrapping_add(1);
+                return native::Request { op, attempt, part, addr, len, generation }.encode();
+            }
+            Framing::V2 => TcpFraming::V2,
+            Framing::V1 => TcpFraming::V1,
+        };
+        let mut bytes = [0; HEADER_MAX];
+        bytes[..HEADER_LEN].copy_from_slice(&Request { op, framing, addr, len }.encode());
+        bytes
     }
 
     /// Time left for the next call, by `progress` and the deadline.

@@ -1,5 +1,6 @@
 //! The right to one of a peer's connections, and executing trains with it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,11 +9,13 @@ use te_transport::{FailureKind, RemoteEffect};
 
 use super::address::{ConnectError, Dialer};
 use super::exchange::{Exchange, Link};
+use super::greet::{Greeting, NotGreeted};
 use super::peer::{Peer, State};
 use super::unit::{Job, Train};
 use crate::counters::add;
 use crate::error::{Break, effect_of, failure};
-use crate::io::Step;
+use crate::framing::Framing;
+use crate::io::{Step, Wire};
 
 /// After a failure to add a connection to others that work, none is tried for this long.
 const BAR: Duration = Duration::from_secs(1);
@@ -92,7 +95,7 @@ impl Lease {
             Some(addresses) => addresses,
             None => dialer.resolve()?,
         };
-        let connected = dialer.connect(&addresses);
+        let connected = self.greeted(&dialer, &addresses);
         // A name may lead elsewhere next time.
         *peer.addresses.lock() = connected.is_ok().then_some(addresses);
         let link = Link::new(connected?);
@@ -109,13 +112,40 @@ impl Lease {
         Ok(())
     }
 
+    /// A connection on which requests may be sent.
+    fn greeted(&self, dialer: &Dialer<'_>, addresses: &[SocketAddr]) -> Result<Wire, ConnectError> {
+        let peer = &self.peer;
+        let mut wire = dialer.connect(addresses)?;
+        let Some(to) = peer.identity.incarnation.filter(|_| peer.framing() == Framing::Native) else {
+            return Ok(wire);
+        };
+        let (from, counters) = (peer.common.incarnation, peer.counters());
+        let greeting = Greeting { from, to, counters, until: dialer.until, stop: dialer.stop };
+        // A connection that breaks is replaced once: what was not sent yet can go over another one.
+        for last in [false, true] {
+            match greeting.exchange(&mut wire) {
+                Ok(()) => break,
+                Err(NotGreeted::Final(ConnectError::Failed(text))) => {
+                    return Err(ConnectError::Failed(format!("data port {}: {text}", dialer.endpoint)));
+                }
+                Err(NotGreeted::Final(error)) => return Err(error),
+                Err(NotGreeted::Broken(text)) if last => {
+                    return Err(ConnectError::Failed(format!("data port {}: {text}", dialer.endpoint)));
+                }
+                Err(NotGreeted::Broken(_)) => wire = dialer.connect(addresses)?,
+            }
+        }
+        Ok(wire)
+    }
+
     fn not_connected(&self, train: Train, error: ConnectError, started_at: u64) {
-        let text = match error {
+        let (refused, text) = match error {
             ConnectError::Stopped => return self.give_up(train),
-            ConnectError::Failed(text) => text,
+            ConnectError::Refused(kind, text) => (Some(kind), text),
+            ConnectError::Failed(text) => (None, text),
         };
         let mut state = self.peer.state.lock();
-        if !state.active.is_empty() {
+        if refused.is_none() && !state.active.is_empty() {
             // Others work: they take this over, and nobody tries again for a while.
             state.barred = Some(Instant::now() + BAR);
             drop(state);
@@ -132,12 +162,15 @@ impl Lease {
             }
         }
         drop(state);
-        let kind =
-            if Instant::now() >= train.deadline { FailureKind::TimedOut } else { FailureKind::Unreachable };
+        let now = Instant::now();
+        let others = refused.unwrap_or(FailureKind::Unreachable);
+        let late = |deadline| if deadline <= now { refused.unwrap_or(FailureKind::TimedOut) } else { others };
+        let kind = late(train.deadline);
         let cause = failure(&self.peer.label, kind, text.as_str(), RemoteEffect::None);
         self.peer.fail_units(train.units, &cause);
         for job in failed {
-            self.peer.fail_job(job, FailureKind::Unreachable, &text);
+            let kind = late(job.deadline);
+            self.peer.fail_job(job, kind, &text);
         }
     }
 
@@ -233,17 +266,17 @@ impl Settlement<'_> {
         let Self { peer, train, started, retry_started } = self;
         let op = train.op;
         let unstarted = sent.split_off(started.min(sent.len()));
+        let cause = match cause {
+            Break::Refused(_) if sent.is_empty() => {
+                Break::Protocol("a refusal before a request was sent".to_owned())
+            }
+            cause => cause,
+        };
         let is_read = op == te_transport::Op::Read;
         let (kind, text, late) = match cause {
             Break::Refused(code) => {
                 if let Some(unit) = sent.pop_front() {
-                    let end = unit.remote().saturating_add(unit.len());
-                    let (start, len) = (unit.remote(), unit.len());
-                    let text = format!(
-                        "the peer refused to {op} {len} bytes at {start:#x} to {end:#x} (status {code})"
-                    );
-                    // Checked before a byte was applied.
-                    peer.fail(unit, failure(&peer.label, FailureKind::Rejected, text, RemoteEffect::None));
+                    peer.refused(op, unit, code);
                 }
                 // The peer serves in order and stops at a refusal, so what came after it was not served.
                 train.one_at_a_time = true;
@@ -285,7 +318,7 @@ impl Settlement<'_> {
                 for unit in again.into_iter().rev() {
                     train.units.push_front(unit);
                 }
-                let v1_write = !is_read && peer.framing() == te_segment::TcpFraming::V1;
+                let v1_write = !is_read && peer.framing() == Framing::V1;
                 let kind = if v1_write { FailureKind::Unconfirmed } else { FailureKind::ConnectionLost };
                 let text = if v1_write {
                     format!(

@@ -2,6 +2,7 @@
 
 mod address;
 mod exchange;
+mod greet;
 mod lease;
 mod peer;
 mod queue;
@@ -19,6 +20,8 @@ use te_transport::{Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode}
 
 use self::peer::{Identity, Peer};
 use crate::config::{FramingChoice, TcpConfig};
+use crate::framing::Framing;
+use crate::offer;
 
 pub(crate) use self::address::data_endpoint;
 pub(crate) use self::peer::Common;
@@ -55,15 +58,29 @@ impl Peers {
         Self { common, known: Mutex::default() }
     }
 
+    /// The framing to use with a peer: the best that both know, or the one that is set.
+    pub(crate) fn framing(&self, peer: &SegmentDescriptor) -> Result<Framing, String> {
+        let native = offer::is_native(peer);
+        let v2 = peer.tcp().is_some_and(|service| service.framing == TcpFraming::V2);
+        let choice = self.common.config.framing;
+        match choice {
+            FramingChoice::Auto | FramingChoice::Native if native => Ok(Framing::Native),
+            FramingChoice::Auto | FramingChoice::V2 if v2 => Ok(Framing::V2),
+            FramingChoice::Auto | FramingChoice::V1 => Ok(Framing::V1),
+            FramingChoice::Native | FramingChoice::V2 => {
+                let missing = if choice == FramingChoice::V2 { Framing::V2 } else { Framing::Native };
+                let missing = missing.as_str();
+                Err(format!("{} advertises no {missing} framing, and framing = {missing}", peer.name()))
+            }
+        }
+    }
+
     /// A path to the peer as this snapshot describes it.
     pub(crate) fn path(&self, peer: &SegmentDescriptor) -> Result<Arc<TcpPath>, String> {
         let endpoint = data_endpoint(peer)?;
-        let advertised = peer.tcp().map_or(TcpFraming::V1, |service| service.framing);
-        let framing = match self.common.config.framing {
-            FramingChoice::V1 => TcpFraming::V1,
-            FramingChoice::Auto => advertised,
-        };
-        let (incarnation, version) = (peer.incarnation(), peer.version());
+        let framing = self.framing(peer)?;
+        let incarnation = peer.incarnation();
+        let version = peer.version().filter(|_| framing != Framing::Native);
         let identity = Identity { endpoint: endpoint.clone(), framing, incarnation, version };
         let mut known = self.known.lock();
         if known.closed {
@@ -138,7 +155,7 @@ impl Path for TcpPath {
     }
 
     fn fencing(&self) -> Fencing {
-        Fencing::LocalOnly
+        if self.peer.identity().framing == Framing::Native { Fencing::Target } else { Fencing::LocalOnly }
     }
 
     fn health(&self) -> PathHealth {

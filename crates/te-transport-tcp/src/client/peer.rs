@@ -18,9 +18,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use te_segment::{DescriptorVersion, Endpoint, Incarnation, TcpFraming, TransportKind};
+use te_segment::{DescriptorVersion, Endpoint, Incarnation, TransportKind};
 use te_transport::{
-    Abort, CancelReason, Failure, FailureKind, PathHealth, PathLabel, RemoteEffect, Submission,
+    Abort, CancelReason, Failure, FailureKind, Op, PathHealth, PathLabel, RemoteEffect, Submission,
 };
 
 use super::exchange::Link;
@@ -28,6 +28,7 @@ use super::unit::{Job, Train, Unit};
 use crate::config::TcpConfig;
 use crate::counters::Counters;
 use crate::error::{failure, stopped};
+use crate::framing::Framing;
 use crate::io::Interrupter;
 use crate::threads::Threads;
 
@@ -35,14 +36,17 @@ use crate::threads::Threads;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) endpoint: Endpoint,
-    pub(crate) framing: TcpFraming,
+    pub(crate) framing: Framing,
     pub(crate) incarnation: Option<Incarnation>,
+    /// `None` where each request says what it means.
     pub(crate) version: Option<DescriptorVersion>,
 }
 
 /// What all peers of a transport share.
 #[derive(Clone)]
 pub(crate) struct Common {
+    /// This life.
+    pub(crate) incarnation: Incarnation,
     pub(crate) config: Arc<TcpConfig>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) threads: Arc<Threads>,
@@ -89,11 +93,8 @@ pub(super) struct State {
 
 impl Peer {
     pub(crate) fn new(identity: Identity, common: Common) -> Arc<Self> {
-        let framing = match identity.framing {
-            TcpFraming::V2 => "v2",
-            _ => "v1",
-        };
-        let label = PathLabel::new(TransportKind::TCP, format!("{} {framing}", identity.endpoint));
+        let detail = format!("{} {}", identity.endpoint, identity.framing.as_str());
+        let label = PathLabel::new(TransportKind::TCP, detail);
         Arc::new_cyclic(|own| Self {
             own: own.clone(),
             identity,
@@ -117,7 +118,7 @@ impl Peer {
         &self.label
     }
 
-    pub(super) fn framing(&self) -> TcpFraming {
+    pub(super) fn framing(&self) -> Framing {
         self.identity.framing
     }
 
@@ -214,8 +215,8 @@ impl Peer {
                 continue;
             }
             let units = match slice.op {
-                te_transport::Op::Read => &mut job.reads,
-                te_transport::Op::Write => &mut job.writes,
+                Op::Read => &mut job.reads,
+                Op::Write => &mut job.writes,
             };
             let stripes = self.stripes(remote, threshold);
             if stripes > 1 {
@@ -248,6 +249,15 @@ impl Peer {
         *self.last_failure.lock() = Some(format!("{}: {}", failure.kind(), failure.cause()));
         self.failing.store(true, Ordering::Relaxed);
         unit.fail(failure);
+    }
+
+    /// Resolves a unit that the target has refused with this code: before a byte was applied.
+    pub(super) fn refused(&self, op: Op, unit: Unit, code: u32) {
+        let (start, len) = (unit.remote(), unit.len());
+        let end = start.saturating_add(len);
+        let (kind, why) = self.framing().refusal(code);
+        let text = format!("the peer refused to {op} {len} bytes at {start:#x} to {end:#x} ({why})");
+        self.fail(unit, failure(&self.label, kind, text, RemoteEffect::None));
     }
 
     pub(super) fn fail_units(&self, units: impl IntoIterator<Item = Unit>, failure: &Failure) {

@@ -3,7 +3,8 @@
 use super::exchange::Exchange;
 use crate::counters::add;
 use crate::error::Break;
-use crate::frame::{HEADER_LEN, STATUS_LEN};
+use crate::frame::STATUS_LEN;
+use crate::framing::HEADER_MAX;
 use crate::io::{Spans, Step, Wait};
 use crate::progress::Progress;
 
@@ -70,33 +71,34 @@ impl Exchange<'_> {
     }
 
     fn status_len(&self) -> u64 {
-        if self.is_v2() { STATUS_LEN as u64 } else { 0 }
+        if self.has_status() { STATUS_LEN as u64 } else { 0 }
     }
 
     /// Sends as many headers as the window allows; whether there were any.
     fn send_headers(&mut self, arrived: &mut Arrived, progress: &mut Progress) -> Result<bool, Break> {
-        let mut bytes = [0; HEADERS * HEADER_LEN];
+        let header_len = self.header_len();
+        let mut bytes = [0; HEADERS * HEADER_MAX];
         let room = self.window().saturating_sub(self.link.sent.len()).min(HEADERS);
         let mut count = 0;
-        for slot in bytes.chunks_exact_mut(HEADER_LEN).take(room) {
+        for slot in bytes.chunks_exact_mut(header_len).take(room) {
             if arrived.asked >= AHEAD_BYTES {
                 break;
             }
             let Some(unit) = self.next_unit() else { break };
             arrived.asked += unit.len();
-            slot.copy_from_slice(&self.header(&unit));
+            slot.copy_from_slice(&self.header(&unit)[..header_len]);
             self.link.sent.push_back(unit);
             self.unsent += 1;
             count += 1;
         }
-        let mut rest = &bytes[..count * HEADER_LEN];
+        let mut rest = &bytes[..count * header_len];
         while !rest.is_empty() {
             let left = self.left(progress, "the peer took no data")?;
             match self.link.wire.send_bytes(rest, left) {
                 Ok(Step::Moved(sent)) => {
                     rest = &rest[sent..];
-                    self.unsent = rest.len().div_ceil(HEADER_LEN);
-                    self.begun = !rest.len().is_multiple_of(HEADER_LEN);
+                    self.unsent = rest.len().div_ceil(header_len);
+                    self.begun = !rest.len().is_multiple_of(header_len);
                     add(&self.peer.counters().wire_sent, sent as u64);
                 }
                 Ok(Step::Quiet | Step::Eof) => {}
@@ -165,8 +167,11 @@ impl Exchange<'_> {
 
     fn closed_mid_answer(&self, arrived: u64) -> Break {
         let expected = self.link.sent.front().map_or(0, |unit| unit.len() + self.status_len());
-        let refusal =
-            if !self.is_v2() && arrived == 0 { "; a version 1 peer refuses a range this way" } else { "" };
+        let refusal = if !self.has_status() && arrived == 0 {
+            "; a version 1 peer refuses a range this way"
+        } else {
+            ""
+        };
         Break::closed(format!(
             "the peer closed the connection after {arrived} of {expected} answer bytes{refusal}"
         ))

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use te_memory::Hold;
-use te_transport::{AbortGuard, CancelScope, CompletionToken, Failure, Op, RemoteEffect, Slice};
+use te_segment::Generation;
+use te_transport::{AbortGuard, AttemptId, CancelScope, CompletionToken, Failure, Op, RemoteEffect, Slice};
 
 /// One request on the wire: a slice or a stripe of one. Dropped unresolved it reports a failure, as tokens do.
 pub(crate) struct Unit {
@@ -16,6 +17,9 @@ pub(crate) struct Unit {
     offset: u64,
     len: u64,
     remote: u64,
+    /// The registration of the remote buffer that is meant.
+    pub(crate) generation: Option<Generation>,
+    pub(crate) attempt: AttemptId,
     /// Whether it has been moved to a fresh connection once.
     pub(crate) retried: bool,
 }
@@ -47,19 +51,16 @@ impl Unit {
     /// A slice of its own. The caller has checked that both sides have the same length.
     pub(crate) fn whole(slice: Slice) -> Self {
         let (len, remote) = (slice.remote.len(), slice.remote.start());
-        Self {
-            source: Source::Whole { hold: slice.local, token: slice.token },
-            offset: 0,
-            len,
-            remote,
-            retried: false,
-        }
+        let (generation, attempt) = (slice.generation, slice.attempt);
+        let source = Source::Whole { hold: slice.local, token: slice.token };
+        Self { source, offset: 0, len, remote, generation, attempt, retried: false }
     }
 
     /// Cuts a slice into `count` stripes whose borders are multiples of 64 KiB from its start.
     pub(crate) fn stripes(slice: Slice, count: u64) -> impl Iterator<Item = Self> {
         const GRAIN: u64 = 64 << 10;
         let (len, remote) = (slice.remote.len(), slice.remote.start());
+        let (generation, attempt) = (slice.generation, slice.attempt);
         let size = len.div_ceil(count.max(1)).next_multiple_of(GRAIN);
         let count = len.div_ceil(size);
         let state = StripedState {
@@ -78,6 +79,8 @@ impl Unit {
                 offset,
                 len: size.min(len - offset),
                 remote: remote + offset,
+                generation,
+                attempt,
                 retried: false,
             }
         })

@@ -6,7 +6,9 @@ use super::exchange::Exchange;
 use crate::counters::add;
 use crate::error::Break;
 use crate::frame::{HEADER_LEN, Request, STATUS_LEN};
+use crate::framing::{Framing, HEADER_MAX};
 use crate::io::{Spans, Step, Wait};
+use crate::native::Verdict;
 use crate::progress::Progress;
 
 /// Requests gathered into one call at most. Each takes up to three spans.
@@ -19,7 +21,7 @@ const ANSWERS: usize = 64 * STATUS_LEN;
 /// The requests of one call and how much of each is left to send.
 struct Gathered {
     spans: Spans,
-    heads: [[u8; HEADER_LEN]; 2 * GATHER],
+    heads: [[u8; HEADER_MAX]; 2 * GATHER],
     left: [u64; GATHER],
     first: usize,
     len: usize,
@@ -29,7 +31,7 @@ impl Gathered {
     fn new() -> Self {
         Self {
             spans: Spans::new(),
-            heads: [[0; HEADER_LEN]; 2 * GATHER],
+            heads: [[0; HEADER_MAX]; 2 * GATHER],
             left: [0; GATHER],
             first: 0,
             len: 0,
@@ -99,23 +101,23 @@ impl Exchange<'_> {
     /// Takes the next units into one call.
     fn gather_requests(&mut self, gathered: &mut Gathered) {
         gathered.clear();
-        let (window, v2) = (self.window(), self.is_v2());
+        let (window, header_len, confirms) = (self.window(), self.header_len(), self.has_status());
         let mut bytes = 0;
         while gathered.len < GATHER && self.link.sent.len() < window && bytes < GATHER_BYTES {
             let Some(unit) = self.next_unit() else { break };
             let at = gathered.len;
             gathered.heads[2 * at] = self.header(&unit);
-            gathered.spans.push(gathered.heads[2 * at].as_mut_ptr(), HEADER_LEN);
+            gathered.spans.push(gathered.heads[2 * at].as_mut_ptr(), header_len);
             gathered.spans.push(unit.start(), usize::try_from(unit.len()).unwrap_or(0));
-            let mut total = HEADER_LEN as u64 + unit.len();
-            if !v2 {
+            let mut total = header_len as u64 + unit.len();
+            if !confirms {
                 let last = Request {
                     op: te_transport::Op::Read,
-                    framing: self.peer.framing(),
+                    framing: te_segment::TcpFraming::V1,
                     addr: unit.remote() + (unit.len() - 1),
                     len: 1,
                 };
-                gathered.heads[2 * at + 1] = last.encode();
+                gathered.heads[2 * at + 1][..HEADER_LEN].copy_from_slice(&last.encode());
                 gathered.spans.push(gathered.heads[2 * at + 1].as_mut_ptr(), HEADER_LEN);
                 total += HEADER_LEN as u64;
             }
@@ -157,7 +159,7 @@ impl Exchange<'_> {
     /// Waits for answers: for all when there is nothing else to do, else for one, which makes room for more.
     fn await_answers(&mut self, answers: &mut Answers) -> Result<(), Break> {
         let wait = if self.train.units.is_empty() { Wait::All } else { Wait::Some };
-        let size = if self.is_v2() { STATUS_LEN } else { 1 };
+        let size = if self.has_status() { STATUS_LEN } else { 1 };
         let wanted = (self.link.sent.len() * size).min(ANSWERS);
         let left = self.left(&mut answers.wait, "no answer after the last byte was sent")?;
         let have = answers.have;
@@ -174,26 +176,39 @@ impl Exchange<'_> {
         add(&self.peer.counters().wire_received, bytes as u64);
         answers.have += bytes;
         answers.wait.restart();
-        let size = if self.is_v2() { STATUS_LEN } else { 1 };
+        let size = if self.has_status() { STATUS_LEN } else { 1 };
         let mut at = 0;
         while answers.have - at >= size {
+            let mut refused = None;
             if let Some(status) = answers.bytes[at..].first_chunk::<STATUS_LEN>()
-                && self.is_v2()
+                && self.has_status()
             {
-                Self::check_status(*status)?;
+                match Self::check_status(*status) {
+                    Err(Break::Refused(code)) if self.goes_on(code) => refused = Some(code),
+                    checked => checked?,
+                }
             }
             at += size;
             if self.link.sent.len() <= self.unsent {
                 return Err(Break::Protocol("an answer before the request was sent".to_owned()));
             }
-            if let Some(unit) = self.link.sent.pop_front() {
-                add(&self.peer.counters().payload_sent, unit.len());
-                self.peer.done(unit);
+            let Some(unit) = self.link.sent.pop_front() else { break };
+            add(&self.peer.counters().payload_sent, unit.len());
+            match refused {
+                None => self.peer.done(unit),
+                Some(code) => self.peer.refused(self.train.op, unit, code),
             }
         }
         answers.bytes.copy_within(at..answers.have, 0);
         answers.have -= at;
         Ok(())
+    }
+
+    /// Whether the connection can be used after this refusal of the request at the front: all of it is on its way, so the
+    /// target can throw it away, and it says that it will.
+    fn goes_on(&self, code: u32) -> bool {
+        let whole = self.link.sent.len() > self.unsent;
+        self.peer.framing() == Framing::Native && whole && !Verdict::is_last(code)
     }
 
     fn closed_unanswered(&self) -> Break {

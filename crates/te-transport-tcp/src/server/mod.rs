@@ -2,6 +2,7 @@
 //! connections with work, so that a stalled peer delays nobody.
 
 mod listen;
+mod native;
 mod poller;
 mod pool;
 mod serve;
@@ -13,10 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::EventfdFlags;
 use te_memory::{Region, RegionTable};
-use te_transport::Context;
+use te_segment::Incarnation;
+use te_transport::{Admission, Context};
 
 use self::table::Table;
 use crate::config::TcpConfig;
@@ -30,7 +32,10 @@ pub(crate) type Chore = Box<dyn Fn() + Send>;
 
 /// What the threads of a target share.
 struct Shared {
+    /// This life.
+    incarnation: Incarnation,
     regions: RegionTable,
+    admission: Arc<dyn Admission>,
     config: Arc<TcpConfig>,
     counters: Arc<Counters>,
     threads: Arc<Threads>,
@@ -86,7 +91,9 @@ impl Server {
         let wake =
             rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let shared = Arc::new(Shared {
+            incarnation: context.incarnation,
             regions: context.regions.clone(),
+            admission: context.admission.clone(),
             config,
             counters,
             threads: threads.clone(),
@@ -129,6 +136,30 @@ impl Server {
             let next = (Instant::now() + Duration::from_millis(5)).min(end);
             if self.shared.returned.wait_until(&mut table, next).timed_out() && Instant::now() >= end {
                 return Err(using);
+            }
+        }
+    }
+
+    /// Closes the native connections that one life of a peer has now, and waits until none of them is served any more.
+    ///
+    /// # Errors
+    ///
+    /// How many still are at the deadline.
+    pub(crate) fn fence(&self, life: Incarnation, deadline: Instant) -> Result<(), usize> {
+        let mut table = self.shared.table.lock();
+        let mut ids = table.of_life(life);
+        loop {
+            // An interrupted connection may be given back before its thread has noticed, so it is looked for again.
+            let parked = table.cut(&mut ids);
+            if !parked.is_empty() {
+                MutexGuard::unlocked(&mut table, || drop(parked));
+            }
+            if ids.is_empty() {
+                return Ok(());
+            }
+            if self.shared.returned.wait_until(&mut table, deadline).timed_out() {
+                drop(table.cut(&mut ids));
+                return if ids.is_empty() { Ok(()) } else { Err(ids.len()) };
             }
         }
     }

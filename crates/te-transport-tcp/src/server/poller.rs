@@ -9,6 +9,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use socket2::Socket;
 
 use super::pool::{staff, watched};
+use super::table::Room;
 use super::{Chore, Shared};
 use crate::congestion::{self, Chosen};
 use crate::counters::add;
@@ -153,14 +154,15 @@ impl Poller {
         wire.set_low_water(i32::try_from(HEADER_LEN).unwrap_or(1))?;
         let mut table = self.shared.table.lock();
         let (room, oldest) = table.make_room(self.shared.config.max_connections);
-        if !room {
-            drop(table);
+        if room != Room::Free {
             tracing::warn!(
                 target: "te::transport_tcp", limit = self.shared.config.max_connections, "too many connections"
             );
+        }
+        if room == Room::None {
             return Ok(());
         }
-        let admitted = table.admit(wire, Instant::now());
+        let admitted = table.admit(wire, Instant::now(), room == Room::Surplus);
         let data = EventData::new_u64(admitted.id);
         let id = admitted.id;
         let added = epoll::add(&self.shared.epoll, &admitted.wire, data, watched());

@@ -10,7 +10,6 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::Shared;
 use super::serve::{Next, serve};
 use super::table::{Connection, Table};
-use crate::frame::HEADER_LEN;
 
 /// How long a thread without a connection stays.
 const IDLE: Duration = Duration::from_secs(10);
@@ -88,7 +87,7 @@ fn next(shared: &Shared) -> Option<Connection> {
 
 /// Gives a connection back to the watching thread, to be reported when the rest of a header is there.
 fn park(shared: &Arc<Shared>, mut connection: Connection) {
-    let missing = i32::try_from(HEADER_LEN - connection.have).unwrap_or(1);
+    let missing = i32::try_from(connection.header_len() - connection.have).unwrap_or(1);
     if connection.wire.set_low_water(missing).is_err() {
         return close(shared, connection);
     }

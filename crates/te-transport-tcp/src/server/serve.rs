@@ -7,10 +7,12 @@ use te_segment::TcpFraming;
 use te_transport::Op;
 
 use super::Shared;
-use super::table::Connection;
+use super::native::{greet, serve_request as serve_native};
+use super::table::{Connection, Stage};
 use crate::counters::add;
-use crate::frame::{HEADER_LEN, Request, STATUS_LEN, Status};
+use crate::frame::{Request, STATUS_LEN, Status};
 use crate::io::{Spans, Step, TICK, Wait};
+use crate::native::{self, Hello};
 use crate::progress::Progress;
 
 /// Payloads up to this are taken together with the header behind them.
@@ -30,8 +32,12 @@ pub(super) enum Next {
 pub(super) fn serve(shared: &Shared, mut connection: Connection) -> Next {
     loop {
         match read_header(shared, &mut connection) {
-            Header::Whole(request) => {
-                let served = serve_request(shared, &mut connection, &request);
+            Header::Whole(head) => {
+                let served = match head {
+                    Head::Reference(request) => serve_request(shared, &mut connection, &request),
+                    Head::Hello(hello) => greet(shared, &mut connection, &hello),
+                    Head::Native(request) => serve_native(shared, &mut connection, &request),
+                };
                 connection.current.clear();
                 if !served {
                     return Next::Close(connection);
@@ -49,34 +55,67 @@ pub(super) fn serve(shared: &Shared, mut connection: Connection) -> Next {
 }
 
 enum Header {
-    Whole(Request),
+    Whole(Head),
     Waiting,
     Unusable,
 }
 
+/// What a peer can ask for.
+enum Head {
+    Reference(Request),
+    Hello(Hello),
+    Native(native::Request),
+}
+
 /// Reads the next header. A part of one stays in the connection, so that a slow sender keeps no thread.
 fn read_header(shared: &Shared, connection: &mut Connection) -> Header {
-    if connection.have < HEADER_LEN && !settle(shared, connection) {
+    if connection.have < connection.header_len() && !settle(shared, connection) {
         return Header::Unusable;
     }
-    let Connection { wire, head, have, .. } = connection;
     let left = if shared.may_linger() { TICK } else { Duration::ZERO };
-    while *have < HEADER_LEN {
-        match wire.recv_bytes(&mut head[*have..], Wait::All, left) {
-            Ok(Step::Moved(bytes)) => *have += bytes,
-            Ok(Step::Quiet) => return Header::Waiting,
-            Ok(Step::Eof) | Err(_) => return Header::Unusable,
+    loop {
+        let len = connection.header_len();
+        while connection.have < len {
+            let Connection { wire, head, have, .. } = &mut *connection;
+            match wire.recv_bytes(&mut head[*have..len], Wait::All, left) {
+                Ok(Step::Moved(bytes)) => *have += bytes,
+                Ok(Step::Quiet) => return Header::Waiting,
+                Ok(Step::Eof) | Err(_) => return Header::Unusable,
+            }
         }
+        let first = connection.headers == 0 && connection.stage == Stage::Reference;
+        if !first || !connection.head.starts_with(&native::MAGIC) {
+            break;
+        }
+        // The rest of the hello follows.
+        connection.stage = Stage::Hello;
     }
-    *have = 0;
+    add(&shared.counters.wire_received, connection.have as u64);
+    connection.have = 0;
     connection.headers += 1;
-    add(&shared.counters.wire_received, HEADER_LEN as u64);
-    match Request::decode(&connection.head) {
-        Ok(request) => Header::Whole(request),
+    match decode(connection) {
+        Ok(head) => Header::Whole(head),
         Err(error) => {
-            tracing::debug!(target: "te::transport_tcp", connection = connection.id, %error, "closing");
+            tracing::debug!(target: "te::transport_tcp", connection = connection.id, error, "closing");
             settle(shared, connection);
             Header::Unusable
+        }
+    }
+}
+
+fn decode(connection: &Connection) -> Result<Head, String> {
+    // The header is as long as the stage says, so a part of that length is there.
+    let head = &connection.head;
+    match connection.stage {
+        Stage::Reference if connection.surplus => Err("too many connections".to_owned()),
+        Stage::Reference => {
+            let header = head.first_chunk().ok_or("no header")?;
+            Request::decode(header).map(Head::Reference).map_err(|error| error.to_string())
+        }
+        Stage::Hello => Hello::decode(head).map(Head::Hello).map_err(|error| error.to_string()),
+        Stage::Native(_) => {
+            let header = head.first_chunk().ok_or("no header")?;
+            native::Request::decode(header).map(Head::Native).map_err(|error| error.to_string())
         }
     }
 }
@@ -115,13 +154,19 @@ fn serve_request(shared: &Shared, connection: &mut Connection, request: &Request
 ///
 /// With a small payload the header behind it is taken along if it is there. Then the peer has more under way, and the
 /// status is owed: it is sent with others, before anything is waited for.
-fn receive(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpFraming) -> bool {
+pub(super) fn receive(
+    shared: &Shared,
+    connection: &mut Connection,
+    hold: &Hold,
+    framing: TcpFraming,
+) -> bool {
     let Ok(len) = usize::try_from(hold.len()) else { return false };
     let mut spans = Spans::new();
     spans.push(hold.as_ptr(), len);
     let ahead = len <= SMALL;
+    let header_len = connection.header_len();
     if ahead {
-        spans.push(connection.head.as_mut_ptr(), HEADER_LEN);
+        spans.push(connection.head.as_mut_ptr(), header_len);
     }
     let mut progress = Progress::new(shared.config.progress_timeout);
     let mut missing = len;
@@ -159,11 +204,11 @@ fn receive(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: T
         connection.owed += 1;
     }
     // With the next header here the peer is not waiting for this status alone.
-    (connection.have == HEADER_LEN && connection.owed < OWED) || settle(shared, connection)
+    (connection.have == header_len && connection.owed < OWED) || settle(shared, connection)
 }
 
 /// Sends the payload of a READ, after the status in version 2, and what is owed before it.
-fn send(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpFraming) -> bool {
+pub(super) fn send(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpFraming) -> bool {
     let Ok(len) = usize::try_from(hold.len()) else { return false };
     let statuses = connection.owed + usize::from(framing == TcpFraming::V2);
     connection.owed = 0;
@@ -192,13 +237,13 @@ fn send(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpF
 }
 
 /// Sends what is owed.
-fn settle(shared: &Shared, connection: &mut Connection) -> bool {
+pub(super) fn settle(shared: &Shared, connection: &mut Connection) -> bool {
     let owed = std::mem::take(&mut connection.owed);
     let statuses = [Status::Ok.encode(); OWED];
     send_all(shared, connection, &statuses.as_flattened()[..owed * STATUS_LEN])
 }
 
-fn send_all(shared: &Shared, connection: &mut Connection, bytes: &[u8]) -> bool {
+pub(super) fn send_all(shared: &Shared, connection: &mut Connection, bytes: &[u8]) -> bool {
     let mut progress = Progress::new(shared.config.progress_timeout);
     let mut sent = 0;
     while sent < bytes.len() {
@@ -222,10 +267,19 @@ fn refuse(shared: &Shared, connection: &mut Connection, framing: TcpFraming) {
     if !send_all(shared, connection, &Status::REJECTED.encode()) {
         return;
     }
-    if connection.wire.shutdown_write().is_err() {
-        return;
+    part(shared, connection);
+}
+
+/// Says no more, and reads and throws away the rest of the stream within bounds.
+pub(super) fn part(shared: &Shared, connection: &mut Connection) {
+    if connection.wire.shutdown_write().is_ok() {
+        discard(shared, connection, shared.config.reject_drain_bytes);
     }
-    let mut left = shared.config.reject_drain_bytes;
+}
+
+/// Reads and throws away `most` bytes, within the bounds for that; whether it got all of them.
+pub(super) fn discard(shared: &Shared, connection: &mut Connection, most: u64) -> bool {
+    let mut left = most;
     let end = Instant::now() + shared.config.reject_drain_time;
     while left > 0 && !shared.is_stopping() {
         let time = end.saturating_duration_since(Instant::now());
@@ -235,7 +289,8 @@ fn refuse(shared: &Shared, connection: &mut Connection, framing: TcpFraming) {
                 add(&shared.counters.wire_received, bytes as u64);
             }
             Ok(Step::Quiet) if !time.is_zero() => {}
-            Ok(Step::Quiet | Step::Eof) | Err(_) => return,
+            Ok(Step::Quiet | Step::Eof) | Err(_) => return false,
         }
     }
+    left == 0
 }

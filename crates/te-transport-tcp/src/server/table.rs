@@ -1,22 +1,24 @@
 //! The target's connections: who has them, and which goes when there are too many.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use te_segment::AddressRange;
+use te_segment::{AddressRange, Incarnation};
 
 use crate::frame::HEADER_LEN;
 use crate::io::{Interrupter, Wire};
+use crate::native::{HELLO_LEN, REQUEST_LEN};
 
 /// A connection of the target. It is in exactly one place: parked in the table, waiting for a thread, or with one.
 pub(super) struct Connection {
     /// Number of the connection, counting up from 2: older connections have lower numbers.
     pub(super) id: u64,
     pub(super) wire: Wire,
+    pub(super) stage: Stage,
     /// The bytes of the next header that are here already.
-    pub(super) head: [u8; HEADER_LEN],
+    pub(super) head: [u8; HEAD_MAX],
     pub(super) have: usize,
     /// OK statuses of served requests that are not sent yet. None while the connection waits for anything.
     pub(super) owed: usize,
@@ -24,7 +26,34 @@ pub(super) struct Connection {
     pub(super) headers: u64,
     /// When it was accepted.
     since: Instant,
+    /// One more than allowed: it learns that, if it speaks a framing that can say so.
+    pub(super) surplus: bool,
     pub(super) current: Arc<Current>,
+}
+
+/// The longest header: a hello.
+const HEAD_MAX: usize = HELLO_LEN;
+
+/// What comes next on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// A request of the reference framing, or the beginning of a hello.
+    Reference,
+    /// A hello whose beginning is here.
+    Hello,
+    /// A request of this life.
+    Native(Incarnation),
+}
+
+impl Connection {
+    /// Bytes of what comes next.
+    pub(super) fn header_len(&self) -> usize {
+        match self.stage {
+            Stage::Reference => HEADER_LEN,
+            Stage::Hello => HELLO_LEN,
+            Stage::Native(_) => REQUEST_LEN,
+        }
+    }
 }
 
 /// The request a connection is serving, as seen by others.
@@ -32,6 +61,8 @@ pub(super) struct Connection {
 pub(super) struct Current {
     /// Start address of the memory in use, 0 when none is: no region starts there.
     address: AtomicU64,
+    /// Whose it is, once it has said so.
+    pub(super) life: OnceLock<Incarnation>,
 }
 
 impl Current {
@@ -47,6 +78,10 @@ impl Current {
         self.address.load(Ordering::Acquire) == 0
     }
 
+    fn is_of(&self, life: Incarnation) -> bool {
+        self.life.get() == Some(&life)
+    }
+
     fn is_within(&self, range: &AddressRange) -> bool {
         range.contains(self.address.load(Ordering::Acquire))
     }
@@ -55,6 +90,20 @@ impl Current {
 struct Lent {
     interrupter: Arc<Interrupter>,
     current: Arc<Current>,
+}
+
+/// Connections beyond the limit that are accepted to tell them so.
+const SURPLUS: usize = 16;
+
+/// Whether one more connection can be taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// It can.
+    Free,
+    /// To be told that it cannot.
+    Surplus,
+    /// Not even that.
+    None,
 }
 
 /// All connections of a target.
@@ -82,23 +131,26 @@ impl Table {
         self.silent.len() + self.idle.len() + self.lent.len()
     }
 
-    /// Makes room for one more within `limit` by giving up the oldest silent connection. Returns whether there is
-    /// room, and the connection to close outside the lock.
-    pub(super) fn make_room(&mut self, limit: usize) -> (bool, Option<Connection>) {
+    /// Makes room for one more within `limit` by giving up the oldest silent connection. Returns the connection to close
+    /// outside the lock.
+    pub(super) fn make_room(&mut self, limit: usize) -> (Room, Option<Connection>) {
         if self.len() < limit {
-            return (true, None);
+            return (Room::Free, None);
         }
-        let oldest = self.silent.pop_first().map(|(_, connection)| connection);
-        (oldest.is_some(), oldest)
+        match self.silent.pop_first() {
+            Some((_, oldest)) => (if oldest.surplus { Room::Surplus } else { Room::Free }, Some(oldest)),
+            None if self.len() < limit.saturating_add(SURPLUS) => (Room::Surplus, None),
+            None => (Room::None, None),
+        }
     }
 
     /// Takes in a new connection.
-    pub(super) fn admit(&mut self, wire: Wire, now: Instant) -> &Connection {
+    pub(super) fn admit(&mut self, wire: Wire, now: Instant, surplus: bool) -> &Connection {
         self.next += 1;
         let id = self.next + 1;
-        let head = [0; HEADER_LEN];
+        let (stage, head, current) = (Stage::Reference, [0; HEAD_MAX], Arc::default());
         let connection =
-            Connection { id, wire, head, have: 0, owed: 0, headers: 0, since: now, current: Arc::default() };
+            Connection { id, wire, stage, head, have: 0, owed: 0, headers: 0, since: now, surplus, current };
         self.silent.entry(id).or_insert(connection)
     }
 
@@ -157,6 +209,29 @@ impl Table {
             all.push(connection);
         }
         all
+    }
+
+    /// The connections of one life.
+    pub(super) fn of_life(&self, life: Incarnation) -> Vec<u64> {
+        let parked = self.silent.values().chain(self.idle.values());
+        let parked =
+            parked.filter(|connection| connection.current.is_of(life)).map(|connection| connection.id);
+        let lent = self.lent.iter().filter(|(_, lent)| lent.current.is_of(life)).map(|(id, _)| *id);
+        parked.chain(lent).collect()
+    }
+
+    /// Takes out those of the connections that are parked, interrupts the others and leaves only them in the list.
+    pub(super) fn cut(&mut self, ids: &mut Vec<u64>) -> Vec<Connection> {
+        let mut parked = Vec::new();
+        ids.retain(|id| {
+            if let Some(lent) = self.lent.get(id) {
+                lent.interrupter.interrupt();
+                return true;
+            }
+            parked.extend(self.take_parked(*id));
+            false
+        });
+        parked
     }
 
     /// Interrupts lent connections: those between requests, or all.

@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use te_memory::{Hold, Memory, Region, RegionTable};
 use te_segment::{
-    Access, AddressRange, Endpoint, Host, Identity, Incarnation, Location, SegmentDescriptor, SegmentName,
-    TcpFraming, TcpService,
+    Access, AddressRange, Endpoint, Generation, Host, Identity, Incarnation, Location, SegmentDescriptor,
+    SegmentName, TcpFraming, TcpService, TransportKind,
 };
 use te_transport::{
-    AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, CompletionSink,
-    CompletionToken, Context, Op, Outcome, Path, PortRange, Slice, Submission, SubmitMode, Transport,
+    Admission, AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope,
+    CompletionSink, CompletionToken, Context, Op, Outcome, Path, PortRange, Slice, Submission, SubmitMode,
+    Transport,
 };
 use te_transport_tcp::{Tcp, TcpConfig, TcpTransport};
 
-/// Of every request: these framings do not carry it.
-const ATTEMPT: AttemptId = AttemptId { request: 1, attempt: 1 };
+/// Of every request that does not care.
+pub const ATTEMPT: AttemptId = AttemptId { request: 1, attempt: 1 };
 
 /// A control plane that is not there.
 struct NoBootstrap;
@@ -76,7 +77,12 @@ impl Node {
     }
 
     pub fn with(config: TcpConfig) -> Self {
-        let context = context("127.0.0.1", life());
+        Self::admitting(config, Arc::new(AdmitAll))
+    }
+
+    /// A node that asks before it lets a te peer touch memory.
+    pub fn admitting(config: TcpConfig, admission: Arc<dyn Admission>) -> Self {
+        let context = Context { admission, ..context("127.0.0.1", life()) };
         let transport = Tcp::new(config).start(&context).unwrap();
         Self { context, transport }
     }
@@ -95,6 +101,23 @@ impl Node {
     pub fn descriptor_with(&self, framing: TcpFraming) -> Arc<SegmentDescriptor> {
         let incarnation = Some(self.context.incarnation);
         descriptor("127.0.0.1", self.transport.listening_on().port(), framing, incarnation)
+    }
+
+    /// As its engine would publish it, without buffers.
+    pub fn published(&self) -> Arc<SegmentDescriptor> {
+        self.published_as(self.context.incarnation)
+    }
+
+    /// As an earlier life at the same port would have been published.
+    pub fn published_as(&self, incarnation: Incarnation) -> Arc<SegmentDescriptor> {
+        let name = SegmentName::new("peer").unwrap();
+        let builder = SegmentDescriptor::builder(name).identity(Identity::Te { incarnation, control: None });
+        Arc::new(self.transport.advertise(builder).build().unwrap())
+    }
+
+    /// A path over the native framing.
+    pub fn native_path_to(&self, peer: &Self) -> Arc<dyn Path> {
+        self.transport.path(&peer.published()).unwrap()
     }
 
     pub fn path_to(&self, peer: &Self) -> Arc<dyn Path> {
@@ -184,6 +207,15 @@ impl Batch {
         self.slices.push(Slice { op, local, remote, generation: None, attempt: ATTEMPT, token });
     }
 
+    /// Adds a request that names a registration and an attempt.
+    pub fn add_of(&mut self, op: Op, local: Hold, remote: u64, of: Generation, attempt: AttemptId) {
+        self.add(op, local, remote);
+        if let Some(slice) = self.slices.last_mut() {
+            slice.generation = Some(of);
+            slice.attempt = attempt;
+        }
+    }
+
     pub fn with(mut self, op: Op, local: Hold, remote: u64) -> Self {
         self.add(op, local, remote);
         self
@@ -217,6 +249,13 @@ impl Pending {
 pub fn transfer(path: &Arc<dyn Path>, op: Op, local: Hold, remote: u64, mode: SubmitMode) -> Outcome {
     let pending = Batch::new(Duration::from_secs(30)).with(op, local, remote).submit(path, mode);
     pending.wait().remove(0)
+}
+
+/// Submits one slice that names the registration it means, waits and returns its outcome.
+pub fn transfer_of(path: &Arc<dyn Path>, op: Op, local: Hold, remote: u64, of: Generation) -> Outcome {
+    let mut batch = Batch::new(Duration::from_secs(30));
+    batch.add_of(op, local, remote, of, ATTEMPT);
+    batch.submit(path, SubmitMode::CallerRuns).wait().remove(0)
 }
 
 /// The failure of an outcome that must be one.
@@ -269,6 +308,21 @@ impl FakePeer {
 
     pub fn path(&self, initiator: &Node, framing: TcpFraming) -> Arc<dyn Path> {
         initiator.transport.path(&descriptor("127.0.0.1", self.port, framing, None)).unwrap()
+    }
+
+    /// A path over the native framing to a life of the fake.
+    pub fn native_path(&self, initiator: &Node, life: Incarnation) -> Arc<dyn Path> {
+        let name = SegmentName::new("peer").unwrap();
+        let identity = Identity::Te { incarnation: life, control: None };
+        let service = TcpService {
+            host: Some("127.0.0.1".parse().unwrap()),
+            port: self.port.try_into().unwrap(),
+            framing: TcpFraming::V2,
+        };
+        let data = serde_json::json!({ "native": 1 });
+        let builder = SegmentDescriptor::builder(name).identity(identity).tcp(service);
+        let descriptor = builder.data(TransportKind::TCP, data).build().unwrap();
+        initiator.transport.path(&Arc::new(descriptor)).unwrap()
     }
 
     pub fn connections(&self) -> usize {

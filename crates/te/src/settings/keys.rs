@@ -262,8 +262,8 @@ settings! {
     tcp_connections_per_peer: Count = Count(4), "tcp.connections_per_peer", "TE_TCP_CONNECTIONS_PER_PEER",
         Span::Count(1, 64),
         [Alias::Same("MC_TCP_MAX_CONNECTIONS_PER_PEER"), Alias::Same("MC_TCP_LANES_PER_PEER")], feature "tcp";
-    /// Framing of the initiator: `auto` takes version 2 with peers that advertise it, `v1` always version 1. Default
-    /// `auto`.
+    /// Framing of the initiator: `auto` is native with te peers, version 2 with others that advertise it, else version 1.
+    /// The other words take that one always, and peers that do not advertise it cannot be reached. Default `auto`.
     tcp_framing: Framing = Framing::Auto, "tcp.framing", "TE_TCP_FRAMING", (), [Alias::Proto("MC_TCP_PROTO")],
         feature "tcp";
     /// Time to establish a data connection, all addresses of the peer together. Default 2s, range 1ms to 10min.

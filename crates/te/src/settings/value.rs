@@ -268,9 +268,13 @@ impl Value for Option<Secret> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Framing {
-    /// Version 2 with peers that advertise it, else version 1.
+    /// Native with te peers, version 2 with others that advertise it, else version 1.
     #[default]
     Auto,
+    /// Native always; other peers cannot be reached.
+    Native,
+    /// Version 2 always; peers that do not advertise it cannot be reached.
+    V2,
     /// Version 1 always.
     V1,
 }
@@ -281,6 +285,8 @@ impl Value for Framing {
     fn parse(text: &str) -> Option<Self> {
         match text {
             "auto" => Some(Self::Auto),
+            "native" => Some(Self::Native),
+            "v2" => Some(Self::V2),
             "v1" => Some(Self::V1),
             _ => None,
         }
@@ -293,13 +299,15 @@ impl Value for Framing {
     fn show(&self) -> String {
         match self {
             Self::Auto => "auto",
+            Self::Native => "native",
+            Self::V2 => "v2",
             Self::V1 => "v1",
         }
         .to_owned()
     }
 
     fn expected((): &()) -> String {
-        "auto or v1".to_owned()
+        "auto, native, v2 or v1".to_owned()
     }
 }
 

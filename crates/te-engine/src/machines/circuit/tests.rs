@@ -151,7 +151,9 @@ fn after_a_calm_time_the_back_off_begins_at_the_first() {
 #[test]
 fn refusals_and_cancellations_do_not_blame_the_path() {
     use FailureKind::*;
-    for kind in [Rejected, Cancelled, LocalMemory, Unsupported, Shutdown, Unconfirmed] {
+    for kind in
+        [Rejected, StaleIncarnation, BufferGone, Cancelled, LocalMemory, Unsupported, Shutdown, Unconfirmed]
+    {
         assert!(!blames_path(kind), "{kind}");
     }
     for kind in [Unreachable, ConnectionLost, TimedOut, Protocol, Dropped] {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use te_segment::{Access, CompatProtocol, EncodeOptions, SegmentDescriptor, SegmentName};
 use te_transport::{CancelReason, FailureKind, Op};
 
-use super::{Forbidden, NO_LINK, PASSED, operations, refused, skip, works};
+use super::{Forbidden, NO_LINK, PASSED, operations, refused_as, skip, works};
 use crate::area::Area;
 use crate::ledger::Ledger;
 use crate::pattern;
@@ -93,7 +93,9 @@ pub(in crate::transport) fn withdrawal_ends_serving(bench: &Bench) -> Result<Ver
     })?;
     for op in operations(bench) {
         let (remote, generation) = (far.part(0, 4096)?, far.region().generation());
-        refused(bench, &way, &Forbidden { op, near: &near, remote, generation })
+        let forbidden = Forbidden { op, near: &near, remote, generation };
+        // Whoever checks generations can say that there was such a buffer.
+        refused_as(bench, &way, &forbidden, &[FailureKind::Rejected, FailureKind::BufferGone])
             .map_err(|violation| violation.at("after the withdrawal"))?;
     }
     works(bench, &way, &near, &other).map_err(|violation| violation.at("another region"))?;

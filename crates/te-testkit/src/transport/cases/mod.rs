@@ -94,6 +94,16 @@ pub(super) struct Forbidden<'a> {
 
 /// Submits a request that must be refused, and checks that no local byte changes.
 pub(super) fn refused(bench: &Bench, way: &Way, forbidden: &Forbidden<'_>) -> Result<Failure, Violation> {
+    refused_as(bench, way, forbidden, &[FailureKind::Rejected])
+}
+
+/// Like [`refused`], as one of these kinds if the protocol answers refusals.
+pub(super) fn refused_as(
+    bench: &Bench,
+    way: &Way,
+    forbidden: &Forbidden<'_>,
+    kinds: &[FailureKind],
+) -> Result<Failure, Violation> {
     let Forbidden { op, near, remote, generation } = forbidden;
     let what = format!("{op} of {remote}");
     let before = near.snapshot()?;
@@ -113,7 +123,7 @@ pub(super) fn refused(bench: &Bench, way: &Way, forbidden: &Forbidden<'_>) -> Re
         "the failure of {what} does not name the path: {failure}"
     );
     let kinds: &[FailureKind] = if bench.profile.explicit_refusals {
-        &[FailureKind::Rejected]
+        kinds
     } else {
         &[FailureKind::Rejected, FailureKind::ConnectionLost, FailureKind::Unconfirmed]
     };

@@ -3,7 +3,7 @@
 use te_segment::{Access, AddressRange, Generation};
 use te_transport::{FailureKind, Op, RemoteEffect};
 
-use super::{Forbidden, PASSED, operations, refused, skip, works};
+use super::{Forbidden, PASSED, operations, refused, refused_as, skip, works};
 use crate::area::{Area, AreaDraft};
 use crate::ledger::Ledger;
 use crate::report::{Verdict, Violation, ensure};
@@ -211,7 +211,8 @@ pub(in crate::transport) fn earlier_generations_are_refused(bench: &Bench) -> Re
     for other in [Generation::new(now.value().wrapping_sub(1)), Generation::new(now.value() + 1)] {
         for op in operations(bench) {
             let remote = far.part(0, 4096)?;
-            refused(bench, &way, &Forbidden { op, near: &near, remote, generation: other })?;
+            let forbidden = Forbidden { op, near: &near, remote, generation: other };
+            refused_as(bench, &way, &forbidden, &[FailureKind::BufferGone])?;
             far.expect(&before)?;
         }
     }
@@ -235,7 +236,8 @@ pub(in crate::transport) fn earlier_lives_are_refused(bench: &Bench) -> Result<V
     };
     for op in operations(bench) {
         let (remote, generation) = (far.part(0, 4096)?, far.region().generation());
-        refused(bench, &way, &Forbidden { op, near: &near, remote, generation })?;
+        let forbidden = Forbidden { op, near: &near, remote, generation };
+        refused_as(bench, &way, &forbidden, &[FailureKind::StaleIncarnation])?;
         far.expect(&before)?;
     }
     PASSED

@@ -1,0 +1,112 @@
+//! Serving te peers: the hello, and what is checked of a request beyond its range.
+
+use std::sync::Arc;
+
+use te_memory::{Refusal, RemoteOp};
+use te_segment::TcpFraming;
+use te_transport::{Abort, Admitted, Op};
+
+use super::Shared;
+use super::serve::{discard, part, receive, send, send_all, settle};
+use super::table::{Connection, Stage};
+use crate::counters::add;
+use crate::native::{Answer, Hello, Request, VERSIONS, Verdict, Why};
+
+/// Answers a hello; whether requests may come.
+pub(super) fn greet(shared: &Shared, connection: &mut Connection, hello: &Hello) -> bool {
+    let (oldest, newest) = VERSIONS;
+    let now = shared.incarnation;
+    let answer = if hello.to != now {
+        Answer::StaleIncarnation { now }
+    } else if shared.is_stopping() {
+        Answer::ShuttingDown
+    } else if connection.surplus {
+        Answer::Busy
+    } else if hello.version < oldest {
+        Answer::Version { oldest, newest }
+    } else {
+        Answer::Welcome { version: hello.version.min(newest), now }
+    };
+    let welcome = matches!(answer, Answer::Welcome { .. });
+    if welcome {
+        connection.stage = Stage::Native(hello.from);
+        // Nobody has set it: there is one hello on a connection.
+        let _ = connection.current.life.set(hello.from);
+    } else {
+        let (id, from, to) = (connection.id, hello.from, hello.to);
+        tracing::debug!(target: "te::transport_tcp", connection = id, %from, %to, ?answer, "hello refused");
+    }
+    send_all(shared, connection, &answer.encode()) && welcome
+}
+
+/// Serves one request; whether the connection can serve another.
+///
+/// The order matters. The request is marked before the look-up, as for every framing. The region is held before the
+/// attempt is admitted, and both last until nothing of the request touches memory any more.
+pub(super) fn serve_request(shared: &Shared, connection: &mut Connection, request: &Request) -> bool {
+    let Stage::Native(peer) = connection.stage else { return false };
+    let op = match request.op {
+        Op::Read => RemoteOp::Read,
+        Op::Write => RemoteOp::Write,
+    };
+    let Some(generation) = request.generation else {
+        return refuse(shared, connection, request, Verdict::Rejected(Why::Unnamed));
+    };
+    connection.current.set(request.addr);
+    let hold = match shared.regions.remote_of(request.addr, request.len, op, generation) {
+        Ok(hold) => hold,
+        Err(refusal) => return refuse(shared, connection, request, Verdict::Rejected(why(refusal))),
+    };
+    let executor: Arc<dyn Abort> = connection.wire.interrupter().clone();
+    let Some(admitted) = Admitted::ask(&*shared.admission, peer, request.attempt, &executor) else {
+        drop(hold);
+        return refuse(shared, connection, request, Verdict::Fenced);
+    };
+    // Bytes that were here before an interruption can still be read: nothing new is begun with them.
+    if connection.wire.interrupter().is_interrupted() {
+        return false;
+    }
+    let served = match request.op {
+        Op::Write => receive(shared, connection, &hold, TcpFraming::V2),
+        Op::Read => send(shared, connection, &hold, TcpFraming::V2),
+    };
+    drop(admitted);
+    if served {
+        add(&shared.counters.served, 1);
+    }
+    served
+}
+
+fn why(refusal: Refusal) -> Why {
+    match refusal {
+        Refusal::PermissionDenied => Why::Access,
+        Refusal::Gone => Why::Gone,
+        Refusal::Withdrawn => Why::Withdrawn,
+        Refusal::TooManyHolds => Why::Overload,
+        _ => Why::OutOfRange,
+    }
+}
+
+/// Refuses a request; whether the connection can serve another.
+///
+/// The initiator receives answers of READs straight into memory, and so it cannot go on behind one without a payload:
+/// the connection ends, as in version 2. The payload of a WRITE is thrown away, and its end is where the next request
+/// begins. If it is more than that, the verdict says that it is the last.
+fn refuse(shared: &Shared, connection: &mut Connection, request: &Request, verdict: Verdict) -> bool {
+    connection.current.clear();
+    let Request { op, addr, len, attempt, generation, .. } = *request;
+    let id = connection.id;
+    tracing::debug!(
+        target: "te::transport_tcp", connection = id, %op, addr, len, %attempt, ?generation, ?verdict, "refused"
+    );
+    add(&shared.counters.refused, 1);
+    let last = op == Op::Read || len > shared.config.reject_drain_bytes;
+    let bytes = if last { verdict.encode_last() } else { verdict.encode() };
+    if !settle(shared, connection) || !send_all(shared, connection, &bytes) {
+        return false;
+    }
+    if last {
+        part(shared, connection);
+    }
+    !last && discard(shared, connection, len)
+}

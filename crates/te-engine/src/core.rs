@@ -11,9 +11,10 @@ use te_transport::Transport;
 use tokio::sync::watch;
 
 use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::inbox::Inbox;
 use crate::limits::Limits;
 use crate::local::LocalSegment;
-use crate::notify::Inbox;
+use crate::peers::Peers;
 use crate::publisher::Progress;
 use crate::runtime::Runtime;
 
@@ -33,6 +34,7 @@ pub(crate) struct Parts {
     pub(crate) cache: SegmentCache,
     pub(crate) rpc: RpcClient,
     pub(crate) inbox: Arc<Inbox>,
+    pub(crate) peers: Peers,
     /// Tells the publisher which version there is.
     pub(crate) wake: watch::Sender<u64>,
     /// Tells how far publishing is.
@@ -76,6 +78,10 @@ impl Core {
         &self.parts.inbox
     }
 
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.parts.peers
+    }
+
     pub(crate) fn control_deadline(&self) -> Instant {
         Instant::now() + self.parts.limits.control_request
     }
@@ -87,6 +93,7 @@ impl Core {
 
     /// Refuses new work from now on; whether this call was the first to say so.
     pub(crate) fn begin_stop(&self) -> bool {
+        self.parts.peers.begin_stop();
         !self.stopping.swap(true, Ordering::AcqRel)
     }
 
@@ -131,6 +138,18 @@ impl Core {
                 })
             })
             .await
+    }
+
+    /// Tells the holders of the local segment of every version that is out.
+    pub(crate) fn announce(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (mut progress, interest) = (self.parts.progress.clone(), self.peers().interest().clone());
+        async move {
+            // An error means that the publisher has ended.
+            while progress.changed().await.is_ok() {
+                let published = progress.borrow_and_update().published;
+                interest.announce(published);
+            }
+        }
     }
 
     /// The control endpoint of an engine: stated in its descriptor if that is open here, else looked up by name.

@@ -7,15 +7,16 @@ use arc_swap::ArcSwap;
 use parking_lot::RwLock;
 use te_metadata::{CachedSegment, Cause, SegmentState, Snapshot};
 use te_segment::{
-    AddressRange, BufferDescriptor, Identity, Incarnation, Location, SegmentDescriptor, SegmentName,
-    TransportKind,
+    AddressRange, BufferDescriptor, DescriptorVersion, Identity, Incarnation, Location, SegmentDescriptor,
+    SegmentName, TransportKind,
 };
 use te_select::{Installed, Locality, NoPath, Plan, Policy, Request, plan};
-use te_transport::{Op, Path, Transport};
+use te_transport::{FailureKind, Op, Path, Transport};
 
 use crate::buffer::TransportSet;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::peers::{Acquaintance, BufferWithdrawn, Uses, Verdict};
 
 /// An open segment of a peer. Cloning gives another handle; dropping the last closes it.
 #[derive(Clone)]
@@ -26,13 +27,14 @@ pub struct Segment {
 struct Shared {
     core: Arc<Core>,
     cached: CachedSegment,
+    owner: Arc<Acquaintance>,
     prepared: ArcSwap<Prepared>,
 }
 
 impl Segment {
-    pub(crate) fn new(core: Arc<Core>, cached: CachedSegment) -> Self {
+    pub(crate) fn new(core: Arc<Core>, cached: CachedSegment, owner: Arc<Acquaintance>) -> Self {
         let prepared = ArcSwap::from_pointee(Prepared::new(&core, cached.name(), cached.snapshot()));
-        Self { shared: Arc::new(Shared { core, cached, prepared }) }
+        Self { shared: Arc::new(Shared { core, cached, owner, prepared }) }
     }
 
     /// The name it was opened by.
@@ -177,11 +179,24 @@ impl Segment {
                 (ErrorKind::StaleIncarnation, "the name has another owner since this handle was opened")
             }
             SegmentState::Gone { .. } => (ErrorKind::SegmentGone, "the owner was asked and is gone"),
-            _ => return Ok(()),
+            _ => match self.shared.owner.verdict() {
+                Verdict::Go => return Ok(()),
+                Verdict::Lost => {
+                    (ErrorKind::SegmentGone, "the owner's process is gone, as far as can be told")
+                }
+                Verdict::Replaced => {
+                    (ErrorKind::StaleIncarnation, "another life of the owner answers in its place")
+                }
+            },
         };
         Err(Error::new(kind, operation(), cause)
             .with_peer(self.name().as_str())
             .with_retry(Retry::AfterReopen))
+    }
+
+    /// A request over a data path failed.
+    pub(crate) fn data_failed(&self, kind: FailureKind) {
+        self.shared.owner.data_failed(kind);
     }
 
     /// A data-path error implies that the descriptor is stale.
@@ -250,6 +265,18 @@ impl RemoteRange {
             Error::new(ErrorKind::InvalidArgument, operation, error.to_string())
         })?;
         Ok(Self { range, ..self.clone() })
+    }
+
+    /// Counts a use of the buffer until `uses` is dropped.
+    pub(crate) fn begin_use(&self, uses: &mut Uses) -> Result<()> {
+        let Some(buffer) = self.buffer().generation() else { return Ok(()) };
+        let snapshot = self.prepared.descriptor.version().map_or(0, DescriptorVersion::value);
+        uses.begin(&self.segment.shared.owner, buffer, snapshot).map_err(|BufferWithdrawn| {
+            let operation = format!("address {} of {}", self.range, self.segment.name());
+            Error::new(ErrorKind::BufferGone, operation, "the peer has withdrawn the buffer")
+                .with_peer(self.segment.name().as_str())
+                .with_retry(Retry::AfterReopen)
+        })
     }
 
     pub(crate) fn buffer_index(&self) -> usize {

@@ -17,6 +17,7 @@ use crate::buffer::{Deadline, LocalSlice, refusal_kind};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::notify::Notice;
+use crate::peers::Uses;
 use crate::segment::{RemoteRange, Segment};
 
 /// Collects requests. Nothing happens before [`submit`](Self::submit) or [`run`](Self::run).
@@ -27,6 +28,7 @@ pub struct BatchBuilder {
     deadline: Option<Deadline>,
     policy: Policy,
     notice: Option<(Segment, String, String)>,
+    tell_failure: bool,
 }
 
 struct Request {
@@ -37,7 +39,14 @@ struct Request {
 
 impl BatchBuilder {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core, requests: Vec::new(), deadline: None, policy: Policy::default(), notice: None }
+        Self {
+            core,
+            requests: Vec::new(),
+            deadline: None,
+            policy: Policy::default(),
+            notice: None,
+            tell_failure: false,
+        }
     }
 
     /// Room for so many more requests, to spare growing the list.
@@ -75,8 +84,8 @@ impl BatchBuilder {
         self
     }
 
-    /// Notifies the segment's owner after all bytes are applied. Nothing is sent if a request fails. The name of the
-    /// notification is this engine's segment name.
+    /// Notifies the segment's owner after all bytes are applied. Nothing is sent if a request fails, unless
+    /// [`notify_failure`](Self::notify_failure) asks for it. The name of the notification is this engine's segment name.
     pub fn notify(self, to: &Segment, message: impl Into<String>) -> Self {
         let name = self.core.local().name().as_str().to_owned();
         self.notify_as(to, name, message)
@@ -85,6 +94,13 @@ impl BatchBuilder {
     /// As [`notify`](Self::notify), with a name of the caller's.
     pub fn notify_as(mut self, to: &Segment, name: impl Into<String>, message: impl Into<String>) -> Self {
         self.notice = Some((to.clone(), name.into(), message.into()));
+        self
+    }
+
+    /// If a request fails, the receiver of the notification is told so, in the background. A reference peer cannot be told:
+    /// nothing is sent to it.
+    pub fn notify_failure(mut self) -> Self {
+        self.tell_failure = true;
         self
     }
 
@@ -108,12 +124,12 @@ impl BatchBuilder {
     }
 
     fn start(self, mode: SubmitMode) -> Result<Batch> {
-        let Self { core, requests, deadline, policy, notice } = self;
+        let Self { core, requests, deadline, policy, notice, tell_failure } = self;
         core.check_running("submit a batch")?;
         check_count(requests.len(), core.limits().batch)?;
         let deadline = deadline.unwrap_or_else(|| Deadline::after(core.limits().request_deadline)).instant();
         let notice = match notice {
-            Some((to, name, message)) => Some(Notice::new(&core, &to, name, message)?),
+            Some((to, name, message)) => Some(Notice::new(&core, &to, name, message, tell_failure)?),
             None => None,
         };
 
@@ -123,8 +139,10 @@ impl BatchBuilder {
         let mut holds: Vec<(usize, u64, Hold)> = Vec::with_capacity(requests.len());
         let mut paths: Vec<Arc<dyn Path>> = Vec::new();
         let mut slices = 0_usize;
+        let mut uses = Uses::default();
         for Request { op, local, remote } in requests {
             check_request(op, &local, &remote)?;
+            remote.begin_use(&mut uses)?;
             let source = (local.location(), local.registered());
             let route = remote.prepared().route(&transports, op, remote.buffer_index(), source, &policy)?;
             let hold = local.hold().map_err(|refusal| {
@@ -148,7 +166,7 @@ impl BatchBuilder {
             .iter()
             .map(|info| (info.op, info.remote.range(), info.remote.buffer().generation()))
             .collect();
-        let state = BatchState::new(infos, deadline, notice);
+        let state = BatchState::new(infos, deadline, notice, uses);
         let sink: Arc<dyn CompletionSink> = state.clone();
         let mut work: Vec<Vec<Slice>> = paths.iter().map(|_| Vec::new()).collect();
         if let [only] = work.as_mut_slice() {

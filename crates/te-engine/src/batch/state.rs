@@ -10,7 +10,9 @@ use te_transport::{CancelScope, CompletionSink, FailureKind, Op, Outcome, PathLa
 
 use super::report::{NotifyOutcome, Report, RequestReport};
 use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::machines::delivery::Tidings;
 use crate::notify::Notice;
+use crate::peers::Uses;
 use crate::segment::RemoteRange;
 
 /// How far a batch is. Only ever moves down this list.
@@ -49,6 +51,8 @@ pub(crate) struct BatchState {
     started: Instant,
     deadline: Instant,
     notice: Mutex<Option<Notice>>,
+    /// What of the peers' memory is used until the last slice is resolved.
+    uses: Mutex<Uses>,
     end: Mutex<End>,
     ended: Condvar,
     /// For the notification, which outlives the call that completes the last slice.
@@ -63,7 +67,12 @@ struct End {
 }
 
 impl BatchState {
-    pub(crate) fn new(requests: Vec<RequestInfo>, deadline: Instant, notice: Option<Notice>) -> Arc<Self> {
+    pub(crate) fn new(
+        requests: Vec<RequestInfo>,
+        deadline: Instant,
+        notice: Option<Notice>,
+        uses: Uses,
+    ) -> Arc<Self> {
         let slices = requests.last().map_or(0, |request| request.slices_end);
         Arc::new_cyclic(|this| Self {
             requests,
@@ -75,6 +84,7 @@ impl BatchState {
             started: Instant::now(),
             deadline,
             notice: Mutex::new(notice),
+            uses: Mutex::new(uses),
             end: Mutex::new(End::default()),
             ended: Condvar::new(),
             this: this.clone(),
@@ -140,10 +150,20 @@ impl BatchState {
     fn settled(&self) {
         let notice = self.notice.lock().take();
         let complete = !self.failed.load(Ordering::Acquire);
-        match (notice, self.this.upgrade()) {
-            (Some(notice), Some(this)) if complete => {
+        let uses = std::mem::take(&mut *self.uses.lock());
+        if complete {
+            uses.succeeded();
+        }
+        drop(uses);
+        let tidings = notice.as_ref().and_then(|notice| notice.tidings(complete));
+        match (notice, tidings, self.this.upgrade()) {
+            (Some(notice), Some(Tidings::Success), Some(this)) => {
                 let deadline = self.deadline;
                 notice.send_in_background(deadline, move |outcome| this.finish(Some(outcome)));
+            }
+            (Some(notice), Some(Tidings::Failure), _) => {
+                notice.send_failure();
+                self.finish(Some(NotifyOutcome::Underway));
             }
             _ => self.finish(None),
         }
@@ -243,6 +263,9 @@ impl BatchState {
 
     /// A stale descriptor explains these failures: the segments they happened on are to be looked at again.
     fn doubt_segment(&self, index: usize, kind: FailureKind, cause: &str) {
+        if let Some(request) = self.requests.iter().find(|request| index < request.slices_end) {
+            request.remote.segment().data_failed(kind);
+        }
         let stale = matches!(
             kind,
             FailureKind::Unreachable

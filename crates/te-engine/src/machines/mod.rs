@@ -16,7 +16,9 @@
 //! | `arrivals` | the receiver of notifications | what is taken, what is a duplicate, who waited for it |
 
 pub(crate) mod arrivals;
+#[allow(dead_code, reason = "a pure machine; batches that move between paths run it")]
 pub(crate) mod attempt;
+#[allow(dead_code, reason = "a pure machine; batches that move between paths run it")]
 pub(crate) mod circuit;
 pub(crate) mod delivery;
 pub(crate) mod fence;

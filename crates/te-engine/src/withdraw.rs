@@ -204,16 +204,21 @@ impl Course {
             while let Some(action) = self.next() {
                 match action {
                     WithdrawalAction::Publish => publish = true,
-                    WithdrawalAction::Finish(result) => return self.finish(core, result),
-                    action => self.act(core, action, deadline),
+                    WithdrawalAction::Invalidate { .. } => self.act(core, action, deadline),
+                    // Holders are told before, everything else happens after the announcement.
+                    action => {
+                        if std::mem::take(&mut publish) {
+                            self.publish(core, deadline).await;
+                        }
+                        if let WithdrawalAction::Finish(result) = action {
+                            return self.finish(core, result);
+                        }
+                        self.act(core, action, deadline);
+                    }
                 }
             }
             if publish {
-                // A directory that does not answer delays nothing: the publisher goes on in the background.
-                let until = Core::within(deadline, core.limits().announce);
-                if let Err(error) = core.published_by(until).await {
-                    tracing::debug!(target: "te::engine", %error, "going on with a withdrawal");
-                }
+                self.publish(core, deadline).await;
                 continue;
             }
             let wake_at = self.state.lock().machine.wake_at().unwrap_or(deadline);
@@ -221,6 +226,14 @@ impl Course {
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep_until(wake_at.into()) => self.tell(WithdrawalEvent::Tick),
             }
+        }
+    }
+
+    /// A directory that does not answer delays nothing: the publisher goes on in the background.
+    async fn publish(&self, core: &Core, deadline: Instant) {
+        let until = Core::within(deadline, core.limits().announce);
+        if let Err(error) = core.published_by(until).await {
+            tracing::debug!(target: "te::engine", %error, "going on with a withdrawal");
         }
     }
 

@@ -197,7 +197,7 @@ fn full_inbox_refuses_notifications() {
     config.limits.notify_queue = 2;
     let target = world.engine_with(config, vec![Box::new(world.transport(TransportKind::SHM))]);
     let mut config = World::config("initiator");
-    config.limits.control_request = Duration::from_millis(500);
+    config.limits.control_request = Duration::from_secs(2);
     let initiator = world.engine_with(config, vec![Box::new(world.transport(TransportKind::SHM))]);
     block_on(async {
         for message in ["1", "2"] {

@@ -69,7 +69,7 @@ fn on_a_thread(
 fn a_holder_does_not_use_what_is_withdrawn() {
     let world = World::new();
     let (owner, holder) = (world.engine("owner"), world.engine("holder"));
-    block_on(async {
+    let (peer, kept) = block_on(async {
         let gone = owner.register(vec![0_u8; 4096], Access::REMOTE).await.unwrap();
         let kept = owner.register(vec![0_u8; 4096], Access::REMOTE).await.unwrap();
         owner.published(soon()).await.unwrap();
@@ -81,10 +81,11 @@ fn a_holder_does_not_use_what_is_withdrawn() {
         let refused = holder.batch().write(local.slice(..), &withdrawn).submit().unwrap_err();
         assert_eq!((refused.kind(), refused.peer()), (ErrorKind::BufferGone, Some("owner")));
         holder.batch().write(local.slice(..), &offered).run().unwrap();
+        (peer, kept)
     });
     // The holder's own view follows.
-    let peer = block_on(holder.open("owner")).unwrap();
     until("a newer snapshot", || peer.descriptor().buffers().len() == 1);
+    assert_eq!(peer.buffer(0).unwrap().range(), kept.range());
 }
 
 /// SEG-09: what is registered later is seen without asking.

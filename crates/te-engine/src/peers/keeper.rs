@@ -25,15 +25,12 @@ pub(crate) async fn keep(core: Weak<Core>) {
             let now = Instant::now();
             let mut next = now + LONGEST;
             for peer in core.peers().book().all() {
-                match peer.ask_at() {
-                    Some(at) if at <= now => {
-                        if !peer.asking.swap(true, Ordering::AcqRel) {
-                            peer.asked();
-                            core.runtime().handle().spawn(ask_one(core.clone(), peer));
-                        }
-                    }
-                    Some(at) => next = next.min(at),
-                    None => {}
+                let Some(at) = peer.ask_at() else { continue };
+                if at > now {
+                    next = next.min(at);
+                } else if !peer.asking.swap(true, Ordering::AcqRel) {
+                    peer.asked();
+                    core.runtime().handle().spawn(ask_one(core.clone(), peer));
                 }
             }
             (core.peers().book().ask.clone(), next)

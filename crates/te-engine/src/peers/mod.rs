@@ -170,7 +170,11 @@ impl Peers {
         owner: &Arc<Acquaintance>,
         deadline: Instant,
     ) -> Result<(), NativeError> {
-        let Some(target) = owner.target().filter(|_| !owner.is_joined()) else { return Ok(()) };
+        let Some(target) = owner.target().filter(|_| !owner.is_joined()) else {
+            // What was just fetched may be older than what the owner spoke of.
+            refresh::announced(core, owner);
+            return Ok(());
+        };
         let known =
             refresh::segments(core, owner).iter().filter_map(|s| s.snapshot().descriptor.version()).max();
         let request = Request::Interest { known: known.unwrap_or(DescriptorVersion::new(0)) };

@@ -1,6 +1,6 @@
 //! Fences and hellos between two engines, over real control connections.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -13,16 +13,33 @@ use te_transport::{Abort, Admission, AttemptId};
 use super::{FenceReply, PeerTarget, Verdict};
 use crate::{Bound, Engine, EngineConfig, Naming, RuntimeChoice, block_on};
 
+/// Engines over one store.
+struct Shared(MemoryStore);
+
+impl Shared {
+    fn new() -> Self {
+        Self(MemoryStore::new())
+    }
+
+    fn engine(&self, name: &str) -> Engine {
+        self.patient(name, Duration::from_secs(1))
+    }
+
+    fn patient(&self, name: &str, patience: Duration) -> Engine {
+        let naming = Naming::Store(SegmentName::new(name).unwrap());
+        let mut config = EngineConfig::new(naming, "127.0.0.1".parse::<Host>().unwrap());
+        config.limits.control_request = patience;
+        let transport = CopyTransport::new(&Fabric::new(), TransportKind::SHM);
+        block_on(async {
+            let bound = Bound::bind(config, RuntimeChoice::Owned).await.unwrap();
+            let directory = StoreDirectory::new(self.0.clone(), Keys::default());
+            bound.start(Arc::new(directory), None, vec![Box::new(transport)]).await.unwrap()
+        })
+    }
+}
+
 fn engine(name: &str) -> Engine {
-    let naming = Naming::Store(SegmentName::new(name).unwrap());
-    let mut config = EngineConfig::new(naming, "127.0.0.1".parse::<Host>().unwrap());
-    config.limits.control_request = Duration::from_secs(1);
-    let transport = CopyTransport::new(&Fabric::new(), TransportKind::SHM);
-    block_on(async {
-        let bound = Bound::bind(config, RuntimeChoice::Owned).await.unwrap();
-        let directory = StoreDirectory::new(MemoryStore::new(), Keys::default());
-        bound.start(Arc::new(directory), None, vec![Box::new(transport)]).await.unwrap()
-    })
+    Shared::new().engine(name)
 }
 
 fn soon() -> Instant {
@@ -50,7 +67,7 @@ struct Executor {
     attempt: AttemptId,
     obeys: bool,
     aborted: AtomicUsize,
-    this: Weak<Executor>,
+    this: Weak<Self>,
 }
 
 impl Executor {
@@ -168,4 +185,31 @@ fn data_outranks_what_a_peer_does_not_answer() {
     peers.data_success(life);
     assert_eq!(peers.verdict(life), Verdict::Go);
     assert_eq!(peers.verdict(Incarnation::from_bits(6)), Verdict::Go, "nothing is known of it");
+}
+
+/// N-04: connections that break under way cost time, and neither lose, repeat nor reorder anything.
+#[test]
+fn notifications_survive_broken_connections() {
+    let world = Shared::new();
+    let (target, sender) = (world.engine("target"), world.patient("sender", Duration::from_secs(20)));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                for connection in target.core().peers().book().all_connections() {
+                    connection.close("broken on purpose");
+                }
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        let sent: Vec<_> = (0..40).map(|number| number.to_string()).collect();
+        let outcomes: Vec<_> =
+            sent.iter().map(|message| block_on(sender.notify("target", "n", message))).collect();
+        over.store(true, Ordering::SeqCst);
+        for outcome in outcomes {
+            outcome.unwrap();
+        }
+        let received: Vec<_> = target.notifications().into_iter().map(|note| note.message).collect();
+        assert_eq!(received, sent);
+    });
 }

@@ -8,7 +8,7 @@ use te_rpc::{BoxFuture, Call, Handlers, Reply, RpcHandler};
 use crate::bootstrap::BootstrapTable;
 use crate::core::Core;
 use crate::hello;
-use crate::notify::{Inbox, Notification};
+use crate::inbox::Inbox;
 
 /// Handlers of one engine. `exchange` answers metadata requests; without it they get `null`, as an engine with a
 /// metadata store answers (wire spec).
@@ -23,7 +23,7 @@ pub(crate) fn handlers(
         metadata: exchange,
         notify: Some(Arc::new(notify)),
         probe: Some(Arc::new(ProbeHandler { core: Arc::downgrade(core) })),
-        native: None,
+        native: Some(core.peers().handler()),
     }
 }
 
@@ -57,7 +57,7 @@ impl RpcHandler for NotifyHandler {
         let reply = match NotifyBody::decode(&call.body) {
             Ok(body) if body.name.len() + body.msg.len() > self.limit => Reply::Body(notify_refused()),
             Ok(body) => {
-                let taken = self.inbox.push(Notification { name: body.name, message: body.msg });
+                let taken = self.inbox.push(body.name, body.msg);
                 Reply::Body(if taken { notify_success() } else { notify_refused() })
             }
             Err(error) => {

@@ -12,9 +12,10 @@ use tokio::sync::watch;
 
 use crate::batch::{Mover, TargetFence};
 use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::inbox::Inbox;
 use crate::limits::Limits;
 use crate::local::LocalSegment;
-use crate::notify::Inbox;
+use crate::peers::Peers;
 use crate::publisher::{Progress, Wanted};
 use crate::runtime::Runtime;
 
@@ -24,6 +25,7 @@ pub(crate) struct Core {
     stopping: AtomicBool,
     requests: AtomicU64,
     mover: Mover,
+    /// Other than the usual one, for tests.
     target_fence: OnceLock<Arc<dyn TargetFence>>,
 }
 
@@ -36,6 +38,7 @@ pub(crate) struct Parts {
     pub(crate) cache: SegmentCache,
     pub(crate) rpc: RpcClient,
     pub(crate) inbox: Arc<Inbox>,
+    pub(crate) peers: Peers,
     /// Tells the publisher which version there is, and which is waited for.
     pub(crate) wake: watch::Sender<Wanted>,
     /// Tells how far publishing is.
@@ -54,18 +57,15 @@ impl Core {
         &self.mover
     }
 
-    /// What reaches targets with fences, if anything does.
-    pub(crate) fn target_fence(&self) -> Option<&Arc<dyn TargetFence>> {
-        self.target_fence.get()
+    /// What reaches targets with fences.
+    pub(crate) fn target_fence(&self) -> Arc<dyn TargetFence> {
+        let otherwise = || -> Arc<dyn TargetFence> { Arc::new(self.peers().fencer()) };
+        self.target_fence.get().cloned().unwrap_or_else(otherwise)
     }
 
-    /// Installs what reaches targets with fences. The first one stays.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "called by whoever reaches peers over their control endpoint")
-    )]
+    /// Has other fences than those over the control connections answer.
+    #[cfg(test)]
     pub(crate) fn install_target_fence(&self, fence: Arc<dyn TargetFence>) {
-        // An engine has one control plane; a second one would be the same.
         let _ = self.target_fence.set(fence);
     }
 
@@ -101,6 +101,10 @@ impl Core {
         &self.parts.inbox
     }
 
+    pub(crate) fn peers(&self) -> &Peers {
+        &self.parts.peers
+    }
+
     pub(crate) fn control_deadline(&self) -> Instant {
         Instant::now() + self.parts.limits.control_request
     }
@@ -112,6 +116,7 @@ impl Core {
 
     /// Refuses new work from now on; whether this call was the first to say so.
     pub(crate) fn begin_stop(&self) -> bool {
+        self.parts.peers.begin_stop();
         let first = !self.stopping.swap(true, Ordering::AcqRel);
         self.mover.stop();
         first
@@ -164,6 +169,18 @@ impl Core {
                 })
             })
             .await
+    }
+
+    /// Tells the holders of the local segment of every version that is out.
+    pub(crate) fn announce(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (mut progress, interest) = (self.parts.progress.clone(), self.peers().interest().clone());
+        async move {
+            // An error means that the publisher has ended.
+            while progress.changed().await.is_ok() {
+                let published = progress.borrow_and_update().published;
+                interest.announce(published);
+            }
+        }
     }
 
     /// The control endpoint of an engine: stated in its descriptor if that is open here, else looked up by name.

@@ -2,86 +2,30 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use te_memory::{Memory, Region};
-use te_rpc::RpcServer;
-use te_rpc::message::NotifyBody;
+use te_memory::Memory;
 use te_segment::{Access, Incarnation, Location, SegmentDescriptor, SegmentName, TransportKind};
-use tokio::task::JoinHandle;
 
 use crate::batch::BatchBuilder;
 use crate::buffer::{Buffer, Deadline, RegisterFailed};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::inbox::{Expectation, Notification};
 use crate::local::LocalSegment;
-use crate::notify::{self, Notification};
+use crate::machines::delivery::Tidings;
+use crate::machines::liveness::Life as PeerLife;
+use crate::notify;
+use crate::peers::{Letter, PeerState, PeerWatch};
+use crate::probe::{ProbeReport, probe};
 use crate::register;
 use crate::segment::Segment;
+use crate::shutdown::{Running, ShutdownReport};
 
 /// A running engine: one segment offered, any number opened. Cloning gives another handle; dropping the last one
 /// starts [`shutdown`](Self::shutdown) in the background.
 #[derive(Clone)]
 pub struct Engine {
     running: Arc<Running>,
-}
-
-pub(crate) struct Running {
-    core: Arc<Core>,
-    tasks: Mutex<Option<Tasks>>,
-    report: tokio::sync::OnceCell<ShutdownReport>,
-}
-
-struct Tasks {
-    server: RpcServer,
-    publisher: JoinHandle<()>,
-    follower: JoinHandle<()>,
-}
-
-/// What a shutdown left behind: nothing, if all is well.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ShutdownReport {
-    /// What did not end cleanly by the deadline, one line each.
-    pub left: Vec<String>,
-}
-
-impl ShutdownReport {
-    /// Whether nothing was left behind.
-    #[must_use]
-    pub fn is_clean(&self) -> bool {
-        self.left.is_empty()
-    }
-}
-
-/// The answer of a peer to a probe.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ProbeReport {
-    /// Where it was reached.
-    pub endpoint: te_segment::Endpoint,
-    /// From connect to answer.
-    pub round_trip: Duration,
-}
-
-impl Running {
-    pub(crate) fn new(core: Arc<Core>, server: RpcServer, publisher: JoinHandle<()>) -> Self {
-        let follower =
-            core.runtime().handle().spawn(follow(core.cache().clone(), core.limits().control_request));
-        let tasks = Mutex::new(Some(Tasks { server, publisher, follower }));
-        Self { core, tasks, report: tokio::sync::OnceCell::new() }
-    }
-}
-
-/// Keeps open segments up to date for as long as the directory has a watch.
-async fn follow(cache: te_metadata::SegmentCache, budget: Duration) {
-    let mut pause = Duration::from_millis(100);
-    while let Err(error) = cache.follow(budget).await {
-        tracing::debug!(target: "te::engine", %error, "watching the directory failed");
-        tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
-        pause = (pause * 2).min(Duration::from_secs(10));
-    }
 }
 
 impl Engine {
@@ -238,7 +182,13 @@ impl Engine {
                 let opened = core.cache().open(&parsed, deadline).await;
                 let cached =
                     opened.map_err(|error| Error::from_directory(named, Some(parsed.as_str()), error))?;
-                Ok(Segment::new(core, cached))
+                let owner = core.peers().meet(&cached);
+                // A peer that cannot be told now is told later; its own checks are the guarantee until then.
+                let until = Core::within(deadline, core.limits().announce);
+                if let Err(error) = core.peers().join(&core, &owner, until).await {
+                    tracing::debug!(target: "te::engine", %error, "the owner of a segment does not know of us yet");
+                }
+                Ok(Segment::new(core, cached, owner))
             })
             .await
     }
@@ -248,11 +198,12 @@ impl Engine {
         BatchBuilder::new(self.core().clone())
     }
 
-    /// Sends a notification to an engine by its segment name.
+    /// Sends a notification to an engine by its segment name. A te engine gets it exactly once, a reference engine at most
+    /// once.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::PeerUnreachable`], [`ErrorKind::NotifyRejected`] when its queue is full, or why the name cannot be
+    /// [`ErrorKind::PeerUnreachable`], [`ErrorKind::NotifyRejected`] when its queue stays full, or why the name cannot be
     /// located.
     pub async fn notify(&self, peer: &str, name: &str, message: &str) -> Result<()> {
         let operation = format!("notify {peer}");
@@ -260,10 +211,10 @@ impl Engine {
         let to = parse_name(peer, &operation)?;
         notify::check_size(self.core(), name, message)?;
         let (core, deadline) = (self.core().clone(), self.core().control_deadline());
-        let body = NotifyBody::new(name, message);
+        let letter = Letter { name: name.to_owned(), message: message.to_owned(), tidings: Tidings::Success };
         self.core()
             .runtime()
-            .run(&operation, async move { notify::send(&core, &to, &body, deadline).await })
+            .run(&operation, async move { notify::send_by_name(&core, &to, letter, deadline).await })
             .await
     }
 
@@ -284,6 +235,48 @@ impl Engine {
         self.core().inbox().pop_until(deadline.instant())
     }
 
+    /// Expects `count` batches whose notification has this message: their data is applied when it ends in success. Those
+    /// that wait already count. What is expected does not appear among [`notifications`](Self::notifications).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::LimitReached`] when too many are expected at a time.
+    pub fn expect(&self, message: &str, count: u32, deadline: Deadline) -> Result<Expectation> {
+        let operation = format!("expect {count} notifications");
+        self.core().check_running(&operation)?;
+        let core = self.core();
+        let expected =
+            core.inbox().expect(core.runtime().handle(), message.to_owned(), count, deadline.instant());
+        expected.map_err(|error| {
+            let cause = format!("{} expectations are under way already", error.limit);
+            Error::new(ErrorKind::LimitReached, operation, cause).with_retry(Retry::Later)
+        })
+    }
+
+    /// The peers that are known, and what is believed of each life of them: those whose segments are open and those that
+    /// are connected.
+    #[must_use]
+    pub fn peers(&self) -> Vec<PeerState> {
+        let known = self.core().peers().book().all();
+        known.iter().map(|peer| peer.state().borrow().clone()).collect()
+    }
+
+    /// Watches what is believed of a peer, by its segment name. A watch is of one life; the next one of the same name has
+    /// its own.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] when no segment of this name is open and no such peer is connected.
+    pub fn watch_peer(&self, peer: &str) -> Result<PeerWatch> {
+        let mut known = self.core().peers().book().named(peer);
+        known.sort_by_key(|peer| matches!(peer.state().borrow().life, PeerLife::Replaced { .. }));
+        let Some(newest) = known.first() else {
+            let cause = "no segment of this name is open, and no such peer is connected";
+            return Err(Error::new(ErrorKind::NotFound, format!("watch {peer}"), cause));
+        };
+        Ok(PeerWatch::new(newest.state().subscribe()))
+    }
+
     /// Asks whether the engine behind a name answers.
     ///
     /// # Errors
@@ -298,42 +291,14 @@ impl Engine {
         let named = operation.clone();
         self.core()
             .runtime()
-            .run(&operation, async move {
-                let endpoint =
-                    core.control_of(&name, deadline).await.map_err(|error| error.renamed(named.clone()))?;
-                let began = Instant::now();
-                core.rpc().probe(&endpoint, deadline).await.map_err(|error| {
-                    let retry =
-                        if error.retry() == te_rpc::Retry::CanHelp { Retry::Later } else { Retry::No };
-                    Error::new(ErrorKind::PeerUnreachable, named, error.to_string())
-                        .with_peer(format!("{name} at {endpoint}"))
-                        .with_retry(retry)
-                        .with_source(error)
-                })?;
-                Ok(ProbeReport { endpoint, round_trip: began.elapsed() })
-            })
+            .run(&operation, async move { probe(&core, &name, &named, deadline).await })
             .await
     }
 
     /// Stops: refuses new work, takes the segment out of the directory, ends requests under way, closes listeners.
     /// Idempotent: a repeated call gives the first one's report.
     pub async fn shutdown(&self, deadline: Deadline) -> ShutdownReport {
-        let running = self.running.clone();
-        let report = running
-            .report
-            .get_or_init(|| async {
-                let tasks = self.running.tasks.lock().take();
-                let core = self.core().clone();
-                self.core()
-                    .runtime()
-                    .run("shutdown", async move { Ok(stop(core, tasks, deadline.instant()).await) })
-                    .await
-                    .unwrap_or_else(|error| ShutdownReport { left: vec![error.to_string()] })
-            })
-            .await
-            .clone();
-        self.core().runtime().stop();
-        report
+        self.running.shutdown(deadline.instant()).await
     }
 }
 
@@ -341,76 +306,6 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("name", self.name()).field("incarnation", &self.incarnation()).finish()
     }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let Some(tasks) = self.tasks.lock().take() else { return };
-        let core = self.core.clone();
-        let deadline = Instant::now() + core.limits().drain;
-        core.begin_stop();
-        let handle = core.runtime().handle().clone();
-        handle.spawn(async move {
-            let report = stop(core.clone(), Some(tasks), deadline).await;
-            for left in &report.left {
-                tracing::warn!(target: "te::engine", left, "after the last handle was dropped");
-            }
-            core.runtime().stop();
-        });
-    }
-}
-
-/// The steps of a shutdown, on the control runtime.
-async fn stop(core: Arc<Core>, tasks: Option<Tasks>, deadline: Instant) -> ShutdownReport {
-    core.begin_stop();
-    let mut left = Vec::new();
-    let Some(Tasks { server, publisher, follower }) = tasks else { return ShutdownReport { left } };
-    follower.abort();
-
-    // The publisher goes first: a record written after ours was deleted would stay for ever.
-    core.stop_publisher();
-    let step = Core::within(deadline, core.limits().control_request);
-    let mut publisher = publisher;
-    if tokio::time::timeout_at(step.into(), &mut publisher).await.is_err() {
-        publisher.abort();
-        left.push("publishing the segment did not end".to_owned());
-    }
-    if let Err(error) = core.directory().withdraw(core.local().name(), step).await {
-        left.push(format!("the segment may still be published: {error}"));
-    }
-    if let Err(error) = core.directory().close(step).await {
-        left.push(format!("something of the segment may still be published: {error}"));
-    }
-    for region in core.local().regions().regions() {
-        region.block();
-    }
-    let open = server.shutdown(Core::within(deadline, core.limits().control_request)).await;
-    if open > 0 {
-        left.push(format!("{open} control connections were cut"));
-    }
-    let transports = core.transports();
-    let stopping = tokio::task::spawn_blocking(move || {
-        let failures = transports.iter().filter_map(|transport| transport.shutdown(deadline).err());
-        failures.map(|error| error.to_string()).collect::<Vec<_>>()
-    });
-    match stopping.await {
-        Ok(failures) => left.extend(failures),
-        Err(error) => left.push(format!("a transport failed to stop: {error}")),
-    }
-    left.extend(core.local().regions().regions().iter().filter_map(still_held));
-    ShutdownReport { left }
-}
-
-fn still_held(region: &Region) -> Option<String> {
-    let holds = region.holds();
-    (holds.local + holds.remote > 0).then(|| {
-        format!(
-            "{} is still held by {} local and {} remote requests",
-            region.range(),
-            holds.local,
-            holds.remote
-        )
-    })
 }
 
 fn parse_name(name: &str, operation: &str) -> Result<SegmentName> {

@@ -29,6 +29,10 @@
 //!   attempt before, or where the batch allows late duplicates.
 //! * Planning happens before sending: an error of [`BatchBuilder::submit`] means that nothing was sent.
 //! * Registration is all or nothing, over transports and over the members of a batch.
+//! * A te engine takes a notification exactly once in its life, after the data of its batch and in its sender's order; a
+//!   reference engine at most once.
+//! * Memory that [`Buffer::unregister`] gives back is used by no te peer: each has acknowledged or is cut off.
+//! * A peer that is only suspect is never refused; one that is lost or replaced is, and [`Engine::watch_peer`] says why.
 //! * What is published can be reached: listeners accept before the first record is written.
 //! * Two engines in one process do not know of each other. No statics, no environment, no signal handlers.
 //!
@@ -56,17 +60,20 @@ mod core;
 mod engine;
 mod error;
 mod hello;
+mod inbox;
 mod lane;
 mod limits;
 mod local;
-#[allow(dead_code, reason = "pure machines; the shell of some comes with the native control connection")]
 mod machines;
 mod notify;
+mod peers;
 mod prepared;
+mod probe;
 mod publisher;
 mod register;
 mod runtime;
 mod segment;
+mod shutdown;
 pub mod size;
 mod start;
 mod withdraw;
@@ -74,13 +81,17 @@ mod withdraw;
 pub use batch::{Batch, BatchBuilder, BatchStatus, NotifyOutcome, Report, RequestReport};
 pub use buffer::{Buffer, Deadline, LocalSlice, RegisterFailed, UnregisterFailed};
 pub use config::{EngineConfig, Naming};
-pub use engine::{Engine, ProbeReport, ShutdownReport};
+pub use engine::Engine;
 pub use error::{Error, ErrorKind, Result, Retry};
 pub use hello::ControlProbe;
+pub use inbox::{BatchOutcome, Expectation, Expected, Notification};
 pub use lane::{PathCircuit, PathCircuitState};
 pub use limits::Limits;
 pub use local::LocalSegment;
-pub use notify::Notification;
+pub use machines::liveness::{Cause as LifeCause, Life as PeerLife};
+pub use peers::{PeerState, PeerWatch};
+pub use probe::ProbeReport;
 pub use runtime::{RuntimeChoice, block_on};
 pub use segment::{RemoteRange, Segment};
+pub use shutdown::ShutdownReport;
 pub use start::Bound;

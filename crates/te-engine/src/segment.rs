@@ -5,13 +5,16 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use te_metadata::{CachedSegment, Cause, SegmentState};
-use te_segment::{AddressRange, BufferDescriptor, Incarnation, Location, SegmentDescriptor, SegmentName};
+use te_segment::{
+    AddressRange, BufferDescriptor, DescriptorVersion, Incarnation, Location, SegmentDescriptor, SegmentName,
+};
 use te_select::{Plan, Policy};
-use te_transport::Op;
+use te_transport::{FailureKind, Op};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::lane::PathCircuit;
+use crate::peers::{Acquaintance, BufferWithdrawn, Uses, Verdict};
 use crate::prepared::Prepared;
 
 /// An open segment of a peer. Cloning gives another handle; dropping the last closes it.
@@ -23,13 +26,14 @@ pub struct Segment {
 struct Shared {
     core: Arc<Core>,
     cached: CachedSegment,
+    owner: Arc<Acquaintance>,
     prepared: ArcSwap<Prepared>,
 }
 
 impl Segment {
-    pub(crate) fn new(core: Arc<Core>, cached: CachedSegment) -> Self {
+    pub(crate) fn new(core: Arc<Core>, cached: CachedSegment, owner: Arc<Acquaintance>) -> Self {
         let prepared = ArcSwap::from_pointee(Prepared::new(&core, cached.name(), cached.snapshot()));
-        Self { shared: Arc::new(Shared { core, cached, prepared }) }
+        Self { shared: Arc::new(Shared { core, cached, owner, prepared }) }
     }
 
     /// The name it was opened by.
@@ -192,11 +196,24 @@ impl Segment {
                 (ErrorKind::StaleIncarnation, "the name has another owner since this handle was opened")
             }
             SegmentState::Gone { .. } => (ErrorKind::SegmentGone, "the owner was asked and is gone"),
-            _ => return Ok(()),
+            _ => match self.shared.owner.verdict() {
+                Verdict::Go => return Ok(()),
+                Verdict::Lost => {
+                    (ErrorKind::SegmentGone, "the owner's process is gone, as far as can be told")
+                }
+                Verdict::Replaced => {
+                    (ErrorKind::StaleIncarnation, "another life of the owner answers in its place")
+                }
+            },
         };
         Err(Error::new(kind, operation(), cause)
             .with_peer(self.name().as_str())
             .with_retry(Retry::AfterReopen))
+    }
+
+    /// A request over a data path failed.
+    pub(crate) fn data_failed(&self, kind: FailureKind) {
+        self.shared.owner.data_failed(kind);
     }
 
     /// A data-path error implies that the descriptor is stale.
@@ -265,6 +282,18 @@ impl RemoteRange {
             Error::new(ErrorKind::InvalidArgument, operation, error.to_string())
         })?;
         Ok(Self { range, ..self.clone() })
+    }
+
+    /// Counts a use of the buffer until `uses` is dropped.
+    pub(crate) fn begin_use(&self, uses: &mut Uses) -> Result<()> {
+        let Some(buffer) = self.buffer().generation() else { return Ok(()) };
+        let snapshot = self.prepared.descriptor.version().map_or(0, DescriptorVersion::value);
+        uses.begin(&self.segment.shared.owner, buffer, snapshot).map_err(|BufferWithdrawn| {
+            let operation = format!("address {} of {}", self.range, self.segment.name());
+            Error::new(ErrorKind::BufferGone, operation, "the peer has withdrawn the buffer")
+                .with_peer(self.segment.name().as_str())
+                .with_retry(Retry::AfterReopen)
+        })
     }
 
     pub(crate) fn buffer_index(&self) -> usize {

@@ -8,7 +8,7 @@ use te_memory::RegionTable;
 use te_metadata::{Directory, HolderProbe, SegmentCache};
 use te_rpc::{Bind, RpcClient, RpcHandler, RpcLimits, RpcListener};
 use te_segment::{Endpoint, Host, Incarnation, RpcLocation, SegmentName};
-use te_transport::{AdmitAll, Context, Install, InstallError, Transport};
+use te_transport::{Context, Install, InstallError, Transport};
 use tokio::sync::watch;
 
 use crate::bootstrap::BootstrapTable;
@@ -16,13 +16,15 @@ use crate::buffer::TransportSet;
 use crate::config::{EngineConfig, Naming};
 use crate::control;
 use crate::core::{Core, Parts};
-use crate::engine::{Engine, Running};
+use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::hello::ControlProbe;
+use crate::inbox::Inbox;
 use crate::local::LocalSegment;
-use crate::notify::Inbox;
+use crate::peers::{Fences, Peers, PeersParts, native_limits};
 use crate::publisher::{self, Progress, Wanted};
 use crate::runtime::{Runtime, RuntimeChoice};
+use crate::shutdown::Running;
 
 /// An engine whose control listener is bound and whose segment has a name, but which serves nothing yet.
 pub struct Bound {
@@ -123,6 +125,7 @@ impl Bound {
     ) -> Result<Engine> {
         let Self { config, runtime, listener, local, rpc, bind } = self;
         let bootstrap = Arc::new(BootstrapTable::new(rpc.clone(), local.control().clone()));
+        let fences = Arc::new(Fences::new());
         let context = Context {
             incarnation: local.incarnation(),
             regions: local.regions().clone(),
@@ -130,7 +133,7 @@ impl Bound {
             advertise: config.advertise.clone(),
             ports: config.ports,
             bootstrap: bootstrap.clone(),
-            admission: Arc::new(AdmitAll),
+            admission: fences.clone(),
         };
         let installed = install(&local, transports, &context)?;
         let location = RpcLocation::new(local.control());
@@ -138,17 +141,29 @@ impl Bound {
         let version = local.version();
         let (wake, woken) = watch::channel(Wanted { version, ..Wanted::default() });
         let (progress, progressed) = watch::channel(Progress::default());
-        let core = Arc::new(Core::new(Parts {
-            limits: config.limits.clone(),
-            runtime: runtime.clone(),
-            local: local.clone(),
-            transports: installed.into(),
-            cache: SegmentCache::new(directory.clone()),
-            rpc,
-            inbox: Arc::new(Inbox::new(config.limits.notify_queue)),
-            wake,
-            progress: progressed,
-        }));
+        let inbox = Arc::new(Inbox::new(config.limits.notify_queue));
+        let core = Arc::new_cyclic(|core| {
+            let peers = Peers::new(PeersParts {
+                core: core.clone(),
+                local: local.clone(),
+                fences,
+                inbox: inbox.clone(),
+                limits: config.limits.clone(),
+                runtime: runtime.handle().clone(),
+            });
+            Core::new(Parts {
+                limits: config.limits.clone(),
+                runtime: runtime.clone(),
+                local: local.clone(),
+                transports: installed.into(),
+                cache: SegmentCache::new(directory.clone()),
+                rpc,
+                inbox,
+                peers,
+                wake,
+                progress: progressed,
+            })
+        });
         let handlers = control::handlers(&core, exchange, bootstrap);
         let limits = rpc_limits(&config);
         let timeout = config.limits.control_request;
@@ -200,6 +215,7 @@ fn rpc_limits(config: &EngineConfig) -> RpcLimits {
         request: config.limits.control_request,
         max_frame_strangers: config.limits.control_frame,
         max_connections: config.limits.connections,
+        native: native_limits(&config.limits),
         ..RpcLimits::default()
     }
 }

@@ -1,138 +1,355 @@
-//! Withdrawing registered memory: block, announce, drain, revoke, release. Resumable.
+//! Withdrawal of a region: block, announce, drain, fence, revoke, release. The shell of [`machines::holders`].
+//!
+//! [`machines::holders`]: crate::machines::holders
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use te_memory::{Memory, Region, ReleaseError};
+use te_segment::Incarnation;
 use te_transport::Transport;
-use tokio::sync::oneshot;
+use tokio::sync::Notify;
 
 use crate::buffer::TransportSet;
 use crate::core::Core;
-use crate::error::{Error, ErrorKind, Retry};
+use crate::error::{Error, ErrorKind, Result, Retry};
+use crate::machines::holders::{
+    self, StillHeld, WithdrawalAction, WithdrawalEvent, WithdrawalPhase, WithdrawalSettings,
+};
 
-/// The progress of one withdrawal. A failed run keeps what it reached, so that the next goes on from there.
+/// A holder whose last request has just ended is given this to acknowledge before it is cut off.
+const GRACE: Duration = Duration::from_millis(50);
+/// Pause before something that failed is done again.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long one background run takes before it says what still holds the memory.
+const UNATTENDED: Duration = Duration::from_secs(3600);
+
+/// The withdrawal of one region. A failed run keeps what it reached, so that the next goes on from there.
 pub(crate) struct Withdrawal {
     region: Region,
-    /// Transports that still have keys or handles of the region.
-    to_revoke: TransportSet,
-    announced: bool,
+    registered: TransportSet,
+    course: Option<Arc<Course>>,
+}
+
+/// A withdrawal that has begun; peers' words on it come in at any time.
+pub(crate) struct Course {
+    region: Region,
+    /// The descriptor of this version does not have the buffer any more.
+    version: u64,
+    /// The positions of the transports that the machine counts.
+    transports: Vec<usize>,
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+struct State {
+    machine: holders::Withdrawal,
+    todo: VecDeque<WithdrawalAction>,
+    /// Why transports have not given up their keys.
+    failures: BTreeMap<usize, String>,
+    /// Why holders are not cut off.
+    unfenced: BTreeMap<Incarnation, String>,
+    released: Option<std::result::Result<Memory, ReleaseError>>,
 }
 
 impl Withdrawal {
     pub(crate) fn new(region: Region, registered: TransportSet) -> Self {
-        Self { region, to_revoke: registered, announced: false }
+        Self { region, registered, course: None }
     }
 
     /// Runs until the memory is free or the deadline passes.
-    pub(crate) async fn run(mut self, core: Arc<Core>, deadline: Instant) -> (Self, Result<Memory, Error>) {
-        self.block(&core);
-        if !self.announced {
-            // A directory that does not answer delays nothing: the publisher goes on in the background, and the
-            // targets' own checks refuse the range already.
-            let until = deadline.min(Instant::now() + core.limits().announce);
-            let _ = core.published_by(until).await;
-            self.announced = true;
-        }
-        if let Err(error) = self.drain(&core, deadline).await {
-            return (self, Err(error));
-        }
-        let region = self.region.clone();
+    pub(crate) async fn run(mut self, core: Arc<Core>, deadline: Instant) -> (Self, Result<Memory>) {
+        let course = self.begin(&core);
         let worker = core.clone();
-        let mut left = self.to_revoke;
-        let revoked = core
-            .runtime()
-            .run_blocking("unregister", move || {
-                let outcome = revoke(&region, &worker.transports(), &mut left);
-                Ok((left, outcome))
-            })
-            .await;
-        let outcome = match revoked {
-            Ok((left, outcome)) => {
-                self.to_revoke = left;
-                outcome
-            }
-            Err(error) => Err(error),
-        };
-        if let Err(error) = outcome {
-            return (self, Err(error));
-        }
-        let released = self.release(&core);
-        (self, released)
+        let ran = core.runtime().run("unregister", async move { course.run(&worker, deadline).await }).await;
+        (self, ran)
     }
 
-    /// Goes on without anybody waiting; the memory is freed when the last hold ends.
+    /// Goes on without anybody waiting; the memory is freed when nothing uses it any more.
     pub(crate) fn in_background(mut self, core: Arc<Core>) {
-        self.block(&core);
-        let region = self.region.clone();
-        region.on_drained(move || {
-            let transports = core.transports();
-            if let Err(error) = revoke(&self.region, &transports, &mut self.to_revoke) {
-                tracing::warn!(target: "te::engine", %error, "a dropped buffer stays registered");
-                return;
-            }
-            // The memory is freed here; an error means that somebody else released it.
-            drop(self.release(&core));
-        });
+        if core.check_running("unregister").is_err() {
+            return self.without_runtime(&core);
+        }
+        let course = self.begin(&core);
+        let unattended = Unattended { withdrawal: Some(self), core: core.clone() };
+        core.runtime().handle().spawn(unattended.run(course));
     }
 
-    fn block(&self, core: &Core) {
+    /// Blocks the region, once: what is served from now on does not have it.
+    fn begin(&mut self, core: &Arc<Core>) -> Arc<Course> {
+        if let Some(course) = &self.course {
+            return course.clone();
+        }
         self.region.block();
         core.local().bump();
+        let version = core.local().version();
         core.wake_publisher();
-    }
-
-    async fn drain(&self, core: &Core, deadline: Instant) -> Result<(), Error> {
-        let (drained, ended) = oneshot::channel();
-        self.region.on_drained(move || {
-            // Nobody may be waiting any more.
-            let _ = drained.send(());
-        });
-        let region = self.region.clone();
-        let held = move || {
-            let holds = region.holds();
-            let cause = format!("still held by {} local and {} remote requests", holds.local, holds.remote);
-            Error::new(ErrorKind::StillHeld, format!("unregister {}", region.range()), cause)
-                .with_retry(Retry::Later)
-        };
-        core.runtime()
-            .run("unregister", async move {
-                match tokio::time::timeout_at(deadline.into(), ended).await {
-                    Ok(_) => Ok(()),
-                    Err(_) => Err(held()),
-                }
-            })
-            .await
-    }
-
-    fn release(&self, core: &Core) -> Result<Memory, Error> {
-        let operation = || format!("unregister {}", self.region.range());
-        core.local().forget_vias(self.region.generation());
-        self.region.release().map_err(|error| {
-            let kind = match error {
-                ReleaseError::Released => ErrorKind::BufferGone,
-                _ => ErrorKind::StillHeld,
+        let count = core.transports().len();
+        let transports: Vec<_> = (0..count).filter(|index| self.registered.contains(*index)).collect();
+        let limits = core.limits();
+        let settings = WithdrawalSettings { announce: limits.announce, drain: limits.drain };
+        let course = core.peers().interest().withdraw(version, transports.len(), settings, |machine| {
+            let state = State {
+                machine,
+                todo: VecDeque::new(),
+                failures: BTreeMap::new(),
+                unfenced: BTreeMap::new(),
+                released: None,
             };
-            Error::new(kind, operation(), error.to_string()).with_source(error)
-        })
+            let (region, state) = (self.region.clone(), Mutex::new(state));
+            Arc::new(Course { region, version, transports, state, wake: Notify::new() })
+        });
+        // Counts only fall after the block, so the later word is the newer one.
+        course.tell(course.held());
+        let drained: Weak<Course> = Arc::downgrade(&course);
+        self.region.on_drained(move || {
+            if let Some(course) = drained.upgrade() {
+                course.tell(WithdrawalEvent::Held { local: 0, remote: 0 });
+            }
+        });
+        self.course = Some(course.clone());
+        course
+    }
+
+    /// For an engine that has ended: nobody is told, and the memory is freed by whoever drops the last hold.
+    fn without_runtime(self, core: &Arc<Core>) {
+        self.region.block();
+        core.local().bump();
+        let (region, core) = (self.region.clone(), core.clone());
+        region.on_drained(move || {
+            let transports = core.transports();
+            let left = self.transports_left(transports.len());
+            let failed = left.into_iter().any(|index| transports[index].unregister(&self.region).is_err());
+            if failed {
+                tracing::warn!(target: "te::engine", range = %self.region.range(), "a dropped buffer stays registered");
+                return;
+            }
+            core.local().forget_vias(self.region.generation());
+            // The memory is freed here; an error means that somebody else released it.
+            drop(self.region.release());
+        });
+    }
+
+    fn transports_left(&self, count: usize) -> Vec<usize> {
+        let all = (0..count).filter(|index| self.registered.contains(*index));
+        match &self.course {
+            None => all.collect(),
+            Some(course) => {
+                let state = course.state.lock();
+                let left = state.machine.transports();
+                left.filter_map(|place| course.transports.get(place).copied()).collect()
+            }
+        }
     }
 }
 
-/// Makes the transports give up the region, each once. Goes through all of them even after a failure, so that a
-/// repeated call has only the failed ones left.
-fn revoke(region: &Region, transports: &[Arc<dyn Transport>], left: &mut TransportSet) -> Result<(), Error> {
-    let mut failures = Vec::new();
-    let mut remaining = TransportSet::default();
-    for (index, transport) in transports.iter().enumerate().filter(|(index, _)| left.contains(*index)) {
-        if let Err(error) = transport.unregister(region) {
-            remaining.insert(index);
-            failures.push(error.to_string());
+/// Makes sure that a withdrawal without an owner goes on even when the runtime ends.
+struct Unattended {
+    withdrawal: Option<Withdrawal>,
+    core: Arc<Core>,
+}
+
+impl Unattended {
+    async fn run(mut self, course: Arc<Course>) {
+        loop {
+            match course.clone().run(&self.core, Instant::now() + UNATTENDED).await {
+                Ok(memory) => {
+                    self.withdrawal = None;
+                    return drop(memory);
+                }
+                Err(error) if error.kind() == ErrorKind::StillHeld => {
+                    tracing::warn!(target: "te::engine", %error, "a dropped buffer is still in use");
+                }
+                Err(error) => {
+                    tracing::warn!(target: "te::engine", %error, "a dropped buffer stays registered");
+                    self.withdrawal = None;
+                    return;
+                }
+            }
         }
     }
-    *left = remaining;
-    if failures.is_empty() {
-        return Ok(());
+}
+
+impl Drop for Unattended {
+    fn drop(&mut self) {
+        if let Some(withdrawal) = self.withdrawal.take() {
+            withdrawal.without_runtime(&self.core);
+        }
     }
-    let operation = format!("unregister {}", region.range());
-    Err(Error::new(ErrorKind::Transport, operation, failures.join("; ")).with_retry(Retry::Later))
+}
+
+impl Course {
+    /// Something happened.
+    pub(crate) fn tell(&self, event: WithdrawalEvent) {
+        {
+            let mut state = self.state.lock();
+            let actions = state.machine.on(Instant::now(), event);
+            state.todo.extend(actions);
+        }
+        self.wake.notify_one();
+    }
+
+    fn held(&self) -> WithdrawalEvent {
+        let holds = self.region.holds();
+        WithdrawalEvent::Held { local: holds.local, remote: holds.remote }
+    }
+
+    /// One run, on the control runtime.
+    async fn run(self: Arc<Self>, core: &Arc<Core>, deadline: Instant) -> Result<Memory> {
+        self.tell(WithdrawalEvent::Run { deadline });
+        loop {
+            let mut publish = false;
+            while let Some(action) = self.next() {
+                match action {
+                    WithdrawalAction::Publish => publish = true,
+                    WithdrawalAction::Invalidate { .. } => self.act(core, action, deadline),
+                    // Holders are told before, everything else happens after the announcement.
+                    action => {
+                        if std::mem::take(&mut publish) {
+                            self.publish(core, deadline).await;
+                        }
+                        if let WithdrawalAction::Finish(result) = action {
+                            return self.finish(core, result);
+                        }
+                        self.act(core, action, deadline);
+                    }
+                }
+            }
+            if publish {
+                self.publish(core, deadline).await;
+                continue;
+            }
+            let wake_at = self.state.lock().machine.wake_at().unwrap_or(deadline);
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep_until(wake_at.into()) => self.tell(WithdrawalEvent::Tick),
+            }
+        }
+    }
+
+    /// A directory that does not answer delays nothing: the publisher goes on in the background.
+    async fn publish(&self, core: &Core, deadline: Instant) {
+        let until = Core::within(deadline, core.limits().announce);
+        if let Err(error) = core.published_by(until).await {
+            tracing::debug!(target: "te::engine", %error, "going on with a withdrawal");
+        }
+    }
+
+    fn next(&self) -> Option<WithdrawalAction> {
+        self.state.lock().todo.pop_front()
+    }
+
+    fn act(self: &Arc<Self>, core: &Arc<Core>, action: WithdrawalAction, deadline: Instant) {
+        match action {
+            WithdrawalAction::Invalidate { holder } => {
+                core.peers().interest().invalidate(self, holder, self.version, self.region.generation());
+            }
+            WithdrawalAction::Fence { holder } => {
+                tokio::spawn(self.clone().fence(core.clone(), holder, deadline));
+            }
+            WithdrawalAction::Revoke { transport } => self.revoke(core, transport),
+            WithdrawalAction::Release => self.release(core),
+            // Requests end by their own deadlines; the error of this run says how many are left.
+            WithdrawalAction::Cut => {
+                tracing::debug!(target: "te::engine", range = %self.region.range(), "requests hold up a withdrawal");
+            }
+            WithdrawalAction::Publish | WithdrawalAction::Finish(_) => {}
+        }
+    }
+
+    async fn fence(self: Arc<Self>, core: Arc<Core>, holder: Incarnation, deadline: Instant) {
+        if self.waits_for(holder) == Some(true) {
+            tokio::time::sleep(GRACE).await;
+        }
+        while self.waits_for(holder).is_some() {
+            match core.peers().cut_off(&core, holder, deadline).await {
+                Ok(()) => return,
+                Err(cause) => {
+                    self.state.lock().unfenced.insert(holder, cause);
+                }
+            }
+            if Instant::now() + AGAIN >= deadline {
+                return;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    fn waits_for(&self, holder: Incarnation) -> Option<bool> {
+        self.state.lock().machine.waits_for(holder)
+    }
+
+    fn revoke(self: &Arc<Self>, core: &Arc<Core>, transport: usize) {
+        let (course, transports) = (self.clone(), core.transports());
+        tokio::task::spawn_blocking(move || {
+            let place = course.transports.get(transport).copied();
+            let Some(asked) = place.and_then(|place| transports.get(place)) else { return };
+            match asked.unregister(&course.region) {
+                Ok(()) => course.tell(WithdrawalEvent::Revoked { transport }),
+                Err(error) => {
+                    course.state.lock().failures.insert(transport, error.to_string());
+                    course.tell(WithdrawalEvent::RevokeFailed { transport });
+                }
+            }
+        });
+    }
+
+    fn release(&self, core: &Core) {
+        core.local().forget_vias(self.region.generation());
+        let released = self.region.release();
+        let event = if released.is_ok() { WithdrawalEvent::Released } else { WithdrawalEvent::ReleaseFailed };
+        self.state.lock().released = Some(released);
+        self.tell(event);
+    }
+
+    fn finish(&self, core: &Core, result: std::result::Result<(), StillHeld>) -> Result<Memory> {
+        let operation = || format!("unregister {}", self.region.range());
+        let released = self.state.lock().released.take();
+        match (result, released) {
+            (Ok(()), Some(Ok(memory))) => Ok(memory),
+            (_, Some(Err(error))) => {
+                let kind = match error {
+                    ReleaseError::Released => ErrorKind::BufferGone,
+                    _ => ErrorKind::StillHeld,
+                };
+                Err(Error::new(kind, operation(), error.to_string()).with_source(error))
+            }
+            (Ok(()), None) => {
+                Err(Error::new(ErrorKind::BufferGone, operation(), "the memory was given back before"))
+            }
+            (Err(held), _) => Err(self.explain(core, held, operation())),
+        }
+    }
+
+    /// Names everything that still holds the range.
+    fn explain(&self, core: &Core, held: StillHeld, operation: String) -> Error {
+        let state = self.state.lock();
+        let all = core.transports();
+        let kinds = held.transports.iter().filter_map(|place| {
+            let transport: &Arc<dyn Transport> = all.get(*self.transports.get(*place)?)?;
+            Some(state.failures.get(place).cloned().unwrap_or_else(|| transport.kind().to_string()))
+        });
+        if held.phase == WithdrawalPhase::Revoking {
+            let cause = kinds.collect::<Vec<_>>().join("; ");
+            return Error::new(ErrorKind::Transport, operation, cause).with_retry(Retry::Later);
+        }
+        let holds = self.region.holds();
+        let mut cause = format!("still held by {} local and {} remote requests", holds.local, holds.remote);
+        let mut peer = None;
+        for holder in &held.holders {
+            let name = core.peers().interest().name_of(*holder).unwrap_or_default();
+            cause.push_str(&format!("; {name} (incarnation {holder}) did not acknowledge"));
+            if let Some(why) = state.unfenced.get(holder) {
+                cause.push_str(&format!(" and could not be cut off: {why}"));
+            }
+            peer.get_or_insert(name);
+        }
+        let error = Error::new(ErrorKind::StillHeld, operation, cause).with_retry(Retry::Later);
+        match peer {
+            Some(peer) => error.with_peer(peer),
+            None => error,
+        }
+    }
 }

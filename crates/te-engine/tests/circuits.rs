@@ -18,12 +18,17 @@ const LEN: usize = 64 << 10;
 #[test]
 fn one_dead_peer_slows_nobody_else() {
     let world = World::new();
-    let both = || -> Vec<Box<dyn Install>> {
-        vec![Box::new(world.transport(TransportKind::SHM)), Box::new(world.transport(TransportKind::CXL))]
+    let (first, second) = (Script::new(1), Script::new(2));
+    let transport = |kind, script: &Script| -> Box<dyn Install> {
+        Box::new(FaultTransport::new(world.transport(kind), script))
     };
-    let dead = world.engine_with(World::config("dead"), both());
-    let healthy = world.engine_with(World::config("healthy"), both());
-    let initiator = world.engine_with(World::config("initiator"), both());
+    let both = |first: &Script, second: &Script| {
+        vec![transport(TransportKind::SHM, first), transport(TransportKind::CXL, second)]
+    };
+    let (none, other) = (Script::new(3), Script::new(4));
+    let dead = world.engine_with(World::config("dead"), both(&none, &none));
+    let healthy = world.engine_with(World::config("healthy"), both(&other, &other));
+    let initiator = world.engine_with(World::config("initiator"), both(&first, &second));
     block_on(async {
         let local = initiator.register(vec![0; LEN], Access::LOCAL).await.unwrap();
         let offered = dead.register(vec![1; LEN], Access::REMOTE).await.unwrap();
@@ -32,7 +37,10 @@ fn one_dead_peer_slows_nobody_else() {
         healthy.published(soon()).await.unwrap();
         let lost = initiator.open("dead").await.unwrap().range(offered.address(), LEN as u64).unwrap();
         let found = initiator.open("healthy").await.unwrap().range(good.address(), LEN as u64).unwrap();
-        dead.shutdown(soon()).await;
+        // The first slice on either path is the dead peer's.
+        for script in [&first, &second] {
+            script.add(Site::Slice, When::Nth(1), Fault::Refuse(FailureKind::Unreachable));
+        }
         // Both in one batch, run by the caller: the healthy one is done, the other fails over both paths.
         let half = local.slice(..LEN as u64);
         let error = initiator.batch().read(&lost, half.clone()).read(&found, half).run().unwrap_err();
@@ -117,7 +125,7 @@ fn a_refused_request_is_planned_anew_when_the_descriptor_has_changed() {
 
         // The buffer is gone: whatever is registered there since is not touched.
         offered.unregister(soon()).await.unwrap();
-        assert_eq!(read().run().unwrap_err().kind(), ErrorKind::Rejected);
+        assert_eq!(read().run().unwrap_err().kind(), ErrorKind::BufferGone);
     });
 }
 

@@ -104,25 +104,38 @@ fn a_silent_write_moves_only_where_late_duplicates_are_allowed() {
 /// FO-07, contract 9: a write that may still apply is never re-sent without the target's word.
 #[test]
 fn a_write_that_may_still_apply_is_not_sent_again() {
-    for fencing in [Fencing::LocalOnly, Fencing::Target] {
-        let pair = Pair::new(fencing);
-        let lost = Fault::FailAfter(FailureKind::ConnectionLost, RemoteEffect::MayStillApply);
-        pair.first.add(Site::Slice, When::Always, lost);
-        block_on(async {
-            let (_offered, local, range) = pair.memory(vec![0; LEN], pattern(6, LEN)).await;
-            let write = || pair.initiator.batch().write(local.slice(..), &range);
-            let error = write().run().unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::ConnectionLost);
-            assert_eq!(error.remote_effect(), RemoteEffect::MayStillApply);
-            assert_eq!(pair.second.count(Site::Slice), 0, "{fencing:?}");
-            let report = write()
-                .transports([TransportKind::SHM, TransportKind::CXL])
-                .allow_late_duplicates()
-                .run()
-                .unwrap();
-            assert_eq!(report.bytes(), LEN as u64);
-        });
-    }
+    let pair = Pair::new(Fencing::LocalOnly);
+    let lost = Fault::FailAfter(FailureKind::ConnectionLost, RemoteEffect::MayStillApply);
+    pair.first.add(Site::Slice, When::Always, lost);
+    block_on(async {
+        let (_offered, local, range) = pair.memory(vec![0; LEN], pattern(6, LEN)).await;
+        let write = || pair.initiator.batch().write(local.slice(..), &range);
+        let error = write().run().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionLost);
+        assert_eq!(error.remote_effect(), RemoteEffect::MayStillApply);
+        assert_eq!(pair.second.count(Site::Slice), 0);
+        let report = write()
+            .transports([TransportKind::SHM, TransportKind::CXL])
+            .allow_late_duplicates()
+            .run()
+            .unwrap();
+        assert_eq!(report.bytes(), LEN as u64);
+    });
+}
+
+/// FO-07, contract 9: a target that refuses the earlier attempt from then on gives its word, and the write goes on.
+#[test]
+fn a_write_whose_target_refuses_its_earlier_attempt_is_sent_again() {
+    let pair = Pair::new(Fencing::Target);
+    let lost = Fault::FailAfter(FailureKind::ConnectionLost, RemoteEffect::MayStillApply);
+    pair.first.add(Site::Slice, When::Always, lost);
+    block_on(async {
+        let (offered, local, range) = pair.memory(vec![0; LEN], pattern(6, LEN)).await;
+        let report = pair.initiator.batch().write(local.slice(..), &range).run().unwrap();
+        assert_eq!((report.requests()[0].attempts, report.requests()[0].late_duplicate), (2, false));
+        assert_eq!(pair.second.count(Site::Slice), 1);
+        verify(6, 0, &content(&offered)).unwrap();
+    });
 }
 
 /// FO-07: the caller is told that an allowed duplicate may come.

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{World, soon};
+use common::{World, soon, until};
 use te_engine::{Bound, Engine, Error, ErrorKind, RuntimeChoice, block_on};
 use te_metadata::{Key, Keys, MetadataStore, StoreDirectory};
 use te_segment::{Access, TransportKind};
@@ -21,16 +21,6 @@ fn start(world: &World, name: &str) -> Result<Engine, Error> {
             .with_probe(bound.holder_probe());
         bound.start(Arc::new(directory), None, vec![Box::new(world.transport(TransportKind::SHM))]).await
     })
-}
-
-/// Waits until it is so, and says how long that took.
-fn until(what: &str, mut reached: impl FnMut() -> bool) -> Duration {
-    let began = Instant::now();
-    while !reached() {
-        assert!(began.elapsed() < Duration::from_secs(10), "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    began.elapsed()
 }
 
 /// META-03: a live holder keeps its name; once it is gone the next life starts at once.

@@ -26,8 +26,8 @@ use te_engine::block_on;
 use te_segment::{Incarnation, SegmentDescriptor, SegmentName};
 
 use crate::{
-    Access, BatchBuilder, Buffer, Deadline, EngineBuilder, Location, Memory, Notification, ProbeReport,
-    RegisterFailed, Result, Segment, ShutdownReport, UnregisterFailed,
+    Access, BatchBuilder, Buffer, Deadline, EngineBuilder, Expectation, Location, Memory, Notification,
+    PeerState, ProbeReport, RegisterFailed, Result, Segment, ShutdownReport, UnregisterFailed,
 };
 
 /// Builds an engine; see [`EngineBuilder::build`].
@@ -183,6 +183,21 @@ impl Engine {
     #[must_use]
     pub fn wait_notification(&self, deadline: Deadline) -> Option<Notification> {
         self.inner.wait_notification(deadline)
+    }
+
+    /// Expects batches whose notification has this message; [`Expectation::wait`] blocks until it has ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Engine::expect`].
+    pub fn expect(&self, message: &str, count: u32, deadline: Deadline) -> Result<Expectation> {
+        self.inner.expect(message, count, deadline)
+    }
+
+    /// The peers that are known, and what is believed of each life of them.
+    #[must_use]
+    pub fn peers(&self) -> Vec<PeerState> {
+        self.inner.peers()
     }
 
     /// Asks whether the engine behind a name answers.

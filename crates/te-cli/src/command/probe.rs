@@ -19,6 +19,7 @@ pub(crate) fn run(context: &Context, args: &SegmentArgs) -> Result<()> {
             "segment": args.segment,
             "endpoint": report.endpoint.to_string(),
             "round_trip_us": micros,
+            "incarnation": report.incarnation.map(|life| life.to_string()),
         }));
     }
     output::line(&format!("{} answers at {} in {}", args.segment, report.endpoint, size::micros(micros)))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use te::{Access, Buffer, Deadline, Engine, Location, Notification};
+use te::{Access, BatchOutcome, Buffer, Deadline, Engine, Location, Notification};
 use tokio::sync::mpsc;
 
 use super::Stop;
@@ -112,10 +112,12 @@ fn announce(context: &Context, engine: &Engine, buffer: &Buffer, raw: Option<&Ra
 
 fn print_notification(context: &Context, notification: &Notification) -> Result<()> {
     if context.json {
-        let notify = json!({ "name": notification.name, "message": notification.message });
+        let failed = notification.outcome == BatchOutcome::Failure;
+        let notify = json!({ "name": notification.name, "message": notification.message, "failed": failed });
         return output::json(&json!({ "notify": notify }));
     }
-    output::line(&format!("notification from {}: {}", notification.name, notification.message))
+    let failed = if notification.outcome == BatchOutcome::Failure { " (its batch failed)" } else { "" };
+    output::line(&format!("notification from {}: {}{failed}", notification.name, notification.message))
 }
 
 /// The lines of standard input, until it closes.

@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::machines::attempt::AttemptPolicy;
 use crate::notify::Notice;
+use crate::peers::Uses;
 use crate::prepared::{Care, Route};
 use crate::segment::{RemoteRange, Segment};
 
@@ -29,6 +30,7 @@ pub struct BatchBuilder {
     deadline: Option<Deadline>,
     options: Options,
     notice: Option<(Segment, String, String)>,
+    tell_failure: bool,
 }
 
 struct Request {
@@ -41,7 +43,7 @@ impl BatchBuilder {
     pub(crate) fn new(core: Arc<Core>) -> Self {
         let attempts = AttemptPolicy { silence: core.limits().silence, ..AttemptPolicy::default() };
         let options = Options { selection: Policy::default(), attempts, retry_changed: true };
-        Self { core, requests: Vec::new(), deadline: None, options, notice: None }
+        Self { core, requests: Vec::new(), deadline: None, options, notice: None, tell_failure: false }
     }
 
     /// Room for so many more requests, to spare growing the list.
@@ -102,8 +104,8 @@ impl BatchBuilder {
         self
     }
 
-    /// Notifies the segment's owner after all bytes are applied. Nothing is sent if a request fails. The name of the
-    /// notification is this engine's segment name.
+    /// Notifies the segment's owner after all bytes are applied. Nothing is sent if a request fails, unless
+    /// [`notify_failure`](Self::notify_failure) asks for it. The name of the notification is this engine's segment name.
     pub fn notify(self, to: &Segment, message: impl Into<String>) -> Self {
         let name = self.core.local().name().as_str().to_owned();
         self.notify_as(to, name, message)
@@ -112,6 +114,13 @@ impl BatchBuilder {
     /// As [`notify`](Self::notify), with a name of the caller's.
     pub fn notify_as(mut self, to: &Segment, name: impl Into<String>, message: impl Into<String>) -> Self {
         self.notice = Some((to.clone(), name.into(), message.into()));
+        self
+    }
+
+    /// If a request fails, the receiver of the notification is told so, in the background. A reference peer cannot be told:
+    /// nothing is sent to it.
+    pub fn notify_failure(mut self) -> Self {
+        self.tell_failure = true;
         self
     }
 
@@ -135,12 +144,12 @@ impl BatchBuilder {
     }
 
     fn start(self, mode: SubmitMode) -> Result<Batch> {
-        let Self { core, requests, deadline, options, notice } = self;
+        let Self { core, requests, deadline, options, notice, tell_failure } = self;
         core.check_running("submit a batch")?;
         check_count(requests.len(), core.limits().batch)?;
         let deadline = deadline.unwrap_or_else(|| Deadline::after(core.limits().request_deadline)).instant();
         let notice = match notice {
-            Some((to, name, message)) => Some(Notice::new(&core, &to, name, message)?),
+            Some((to, name, message)) => Some(Notice::new(&core, &to, name, message, tell_failure)?),
             None => None,
         };
 
@@ -149,8 +158,10 @@ impl BatchBuilder {
         let mut holds: Vec<Hold> = Vec::with_capacity(requests.len());
         let mut drafts: Vec<Draft> = Vec::new();
         let mut slices = 0_usize;
+        let mut uses = Uses::default();
         for Request { op, local, remote } in requests {
             check_request(op, &local, &remote)?;
+            remote.begin_use(&mut uses)?;
             let source = (local.location(), local.registered());
             let index = remote.buffer_index();
             let selection = &options.selection;
@@ -188,6 +199,7 @@ impl BatchBuilder {
             deadline,
             options,
             notice,
+            uses,
         });
         let mut work: Vec<Vec<Slice>> = drafts.iter().map(|draft| Vec::with_capacity(draft.slices)).collect();
         state.cut(holds, &mut work);

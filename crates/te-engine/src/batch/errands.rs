@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use te_rpc::native::FenceOutcome;
 
 use super::departing::Errands;
-use super::fencing::{FenceReply, PeerTarget, TargetFence};
+use super::fencing::TargetFence;
 use super::flight::MovedFlight;
 use super::moving::Loose;
 use super::state::BatchState;
 use crate::machines::attempt::AttemptEvent;
+use crate::peers::{FenceReply, PeerTarget};
 use crate::segment::RemoteRange;
 
 /// Between two fences of which the first was not answered.
@@ -44,7 +45,7 @@ impl BatchState {
         let mut targets: Vec<(PeerTarget, Vec<Loose>)> = Vec::new();
         let fence = self.plan.core.target_fence();
         for loose in attempts {
-            match self.target(loose.request).filter(|_| fence.is_some()) {
+            match self.target(loose.request) {
                 None => {
                     let Loose { request, attempt, .. } = loose;
                     self.event(request, AttemptEvent::Unfenceable { attempt });
@@ -56,9 +57,8 @@ impl BatchState {
             }
         }
         for (target, attempts) in targets {
-            if let Some(fence) = fence.cloned() {
-                self.plan.core.runtime().handle().spawn(ask(self.clone(), fence, target, attempts));
-            }
+            let asked = ask(self.clone(), fence.clone(), target, attempts);
+            self.plan.core.runtime().handle().spawn(asked);
         }
     }
 }

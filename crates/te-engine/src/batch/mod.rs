@@ -23,8 +23,7 @@ use std::time::Instant;
 use te_transport::CancelReason;
 
 pub use builder::BatchBuilder;
-#[allow(unused_imports, reason = "implemented by whoever reaches peers over their control endpoint")]
-pub(crate) use fencing::{FenceReply, PeerTarget, TargetFence};
+pub(crate) use fencing::TargetFence;
 pub(crate) use mover::Mover;
 pub use report::{NotifyOutcome, Report, RequestReport};
 pub(crate) use state::BatchState;

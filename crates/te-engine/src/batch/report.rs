@@ -39,6 +39,8 @@ pub enum NotifyOutcome {
     Delivered,
     /// It was not delivered, or nobody knows: why.
     Failed(String),
+    /// The batch failed, and the receiver is being told so; nobody waits for that.
+    Underway,
 }
 
 /// What became of a batch and of each of its requests.

@@ -16,7 +16,9 @@ use crate::core::Core;
 use crate::lane::{Lane, Watch};
 use crate::machines::attempt::AttemptPolicy;
 use crate::machines::circuit::Ticket;
+use crate::machines::delivery::Tidings;
 use crate::notify::Notice;
+use crate::peers::Uses;
 use crate::prepared::{Care, Route, Routes};
 use crate::segment::RemoteRange;
 
@@ -88,6 +90,7 @@ pub(crate) struct BatchPlan {
     pub(crate) deadline: Instant,
     pub(crate) options: Options,
     pub(crate) notice: Option<Notice>,
+    pub(crate) uses: Uses,
 }
 
 /// What the caller and the configuration say of attempts.
@@ -123,6 +126,8 @@ pub(crate) struct BatchState {
     probing: bool,
     pub(super) moves: Mutex<Moves>,
     notice: Mutex<Option<Notice>>,
+    /// What of the peers' memory is used until the last slice is resolved.
+    uses: Mutex<Uses>,
     end: Mutex<End>,
     ended: Condvar,
     /// For what outlives the call that completes the last slice.
@@ -139,7 +144,7 @@ struct End {
 impl BatchState {
     pub(crate) fn new(mut plan: BatchPlan) -> Arc<Self> {
         let slices = plan.requests.last().map_or(0, |request| request.slices_end);
-        let notice = Mutex::new(plan.notice.take());
+        let (notice, uses) = (Mutex::new(plan.notice.take()), Mutex::new(std::mem::take(&mut plan.uses)));
         Arc::new_cyclic(|this| Self {
             outcomes: std::iter::repeat_with(OnceLock::new).take(slices).collect(),
             unresolved: AtomicUsize::new(slices),
@@ -149,6 +154,7 @@ impl BatchState {
             probing: plan.flights.iter().any(|flight| flight.lane.is_troubled()),
             moves: Mutex::default(),
             notice,
+            uses,
             end: Mutex::new(End::default()),
             ended: Condvar::new(),
             this: this.clone(),
@@ -244,10 +250,20 @@ impl BatchState {
         }
         let notice = self.notice.lock().take();
         let complete = !self.failed.load(Ordering::Acquire);
-        match (notice, self.this.upgrade()) {
-            (Some(notice), Some(this)) if complete => {
+        let uses = std::mem::take(&mut *self.uses.lock());
+        if complete {
+            uses.succeeded();
+        }
+        drop(uses);
+        let tidings = notice.as_ref().and_then(|notice| notice.tidings(complete));
+        match (notice, tidings, self.this.upgrade()) {
+            (Some(notice), Some(Tidings::Success), Some(this)) => {
                 let deadline = self.plan.deadline;
                 notice.send_in_background(deadline, move |outcome| this.finish(Some(outcome)));
+            }
+            (Some(notice), Some(Tidings::Failure), _) => {
+                notice.send_failure();
+                self.finish(Some(NotifyOutcome::Underway));
             }
             _ => self.finish(None),
         }
@@ -383,6 +399,7 @@ impl BatchState {
         // A deadline that was too short for the work says nothing of the path.
         let blamed = kind != FailureKind::TimedOut || began.elapsed() >= self.plan.options.attempts.silence;
         lane.failed(ticket, kind, blamed);
+        info.remote.segment().data_failed(kind);
         let stale = matches!(
             kind,
             FailureKind::Unreachable

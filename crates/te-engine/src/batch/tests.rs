@@ -10,7 +10,8 @@ use te_segment::{Access, Host, SegmentName, TransportKind};
 use te_testkit::{CopyTransport, Fabric, Fault, FaultTransport, Script, Site, When, pattern, verify};
 use te_transport::{AttemptId, BoxFuture, FailureKind, Install, Reach, RemoteEffect};
 
-use super::{FenceReply, PeerTarget, TargetFence};
+use super::TargetFence;
+use crate::peers::{FenceReply, PeerTarget};
 use crate::{Bound, Buffer, Deadline, Engine, EngineConfig, ErrorKind, Naming, RuntimeChoice, block_on};
 
 const LEN: usize = 4096;

@@ -192,6 +192,7 @@ impl Arrivals {
     }
 
     /// When [`Arrivals::tick`] is due.
+    #[cfg(test)]
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         self.expectations.iter().map(|expectation| expectation.deadline).min()
     }

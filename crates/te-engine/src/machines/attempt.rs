@@ -180,6 +180,7 @@ impl Attempts {
     }
 
     /// Whether it is over.
+    #[cfg(test)]
     pub(crate) fn is_finished(&self) -> bool {
         self.state == State::Finished
     }

@@ -98,8 +98,19 @@ type Actions = Vec<OutboxAction>;
 
 impl<T> Outbox<T> {
     /// An empty queue, without a connection yet.
+    #[cfg(test)]
     pub(crate) fn new(settings: OutboxSettings) -> Self {
-        Self { settings, last: 0, queue: VecDeque::new(), connected: false, again: None, gone: false }
+        Self::continuing(settings, 0)
+    }
+
+    /// As `new`, with numbers above `last`: the highest that this receiver may have seen.
+    pub(crate) fn continuing(settings: OutboxSettings, last: u64) -> Self {
+        Self { settings, last, queue: VecDeque::new(), connected: false, again: None, gone: false }
+    }
+
+    /// The highest number that was used.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
     }
 
     /// Takes a notification in. Returns its number and what follows.

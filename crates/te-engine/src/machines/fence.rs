@@ -2,21 +2,15 @@
 //!
 //! Data connections ask [`FenceLedger::admit`] before an attempt may apply anything and report its end; the control
 //! connection brings fences. A fence is acknowledged when the attempts it names are refused from now on *and* those that
-//! had been admitted have ended: after the acknowledgement nothing of them is applied.
+//! had been admitted have ended: after the acknowledgement nothing of them is applied. An attempt may run in parts, each
+//! admitted and ended by itself; it has ended with the last of them.
 //!
 //! The memory is bounded: when too many requests are fenced, the lowest request ids are refused as a whole. Ids grow
 //! within a sender's life, so that is refusing very old requests, which costs them a failure and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One attempt of a request, as the data connection names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct AttemptId {
-    /// Unique in the sender's life, growing.
-    pub(crate) request: u64,
-    /// From 1.
-    pub(crate) attempt: u32,
-}
+pub(crate) use te_transport::AttemptId;
 
 /// What a fence leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,27 +37,36 @@ pub(crate) struct FenceLedger {
     floor: u64,
     /// The highest attempt of a request that is refused.
     fenced: BTreeMap<u64, u32>,
-    running: BTreeSet<AttemptId>,
+    /// Parts of each attempt that run.
+    running: BTreeMap<AttemptId, u32>,
     waiting: Vec<Waiting>,
 }
 
 impl FenceLedger {
     /// An empty ledger that remembers the fences of `limit` requests and lets as many fences wait.
     pub(crate) fn new(limit: usize) -> Self {
-        let (fenced, running) = (BTreeMap::new(), BTreeSet::new());
+        let (fenced, running) = (BTreeMap::new(), BTreeMap::new());
         Self { limit: limit.max(1), floor: 0, fenced, running, waiting: Vec::new() }
     }
 
-    /// Whether the attempt may touch memory. If so, its end must be reported.
+    /// Whether the attempt, or one more part of it, may touch memory. If so, its end must be reported.
     pub(crate) fn admit(&mut self, id: AttemptId) -> bool {
         let refused = id.request < self.floor
             || self.fenced.get(&id.request).is_some_and(|attempt| id.attempt <= *attempt);
-        // An attempt that is running already is a repetition: refused too.
-        !refused && self.running.insert(id)
+        if !refused {
+            let parts = self.running.entry(id).or_insert(0);
+            *parts = parts.saturating_add(1);
+        }
+        !refused
     }
 
-    /// The attempt touches nothing any more. Returns the fences that can be acknowledged now.
+    /// The attempt, or one part of it, touches nothing any more. Returns the fences that can be acknowledged now.
     pub(crate) fn ended(&mut self, id: AttemptId) -> Vec<u64> {
+        let Some(parts) = self.running.get_mut(&id) else { return Vec::new() };
+        *parts -= 1;
+        if *parts > 0 {
+            return Vec::new();
+        }
         self.running.remove(&id);
         let mut answered = Vec::new();
         self.waiting.retain_mut(|waiting| {
@@ -79,19 +82,22 @@ impl FenceLedger {
     /// Refuses these attempts and older ones of their requests from now on. `fence` is the id to acknowledge; a
     /// repeated fence has its own.
     pub(crate) fn fence(&mut self, fence: u64, attempts: &[AttemptId]) -> FenceStart {
-        for id in attempts.iter().filter(|id| id.request >= self.floor) {
-            let highest = self.fenced.entry(id.request).or_insert(id.attempt);
-            *highest = (*highest).max(id.attempt);
+        let mut newest: BTreeMap<u64, u32> = BTreeMap::new();
+        for id in attempts {
+            let attempt = newest.entry(id.request).or_insert(id.attempt);
+            *attempt = (*attempt).max(id.attempt);
+        }
+        for (request, attempt) in newest.range(self.floor..) {
+            let highest = self.fenced.entry(*request).or_insert(*attempt);
+            *highest = (*highest).max(*attempt);
         }
         while self.fenced.len() > self.limit {
             if let Some((request, _)) = self.fenced.pop_first() {
                 self.floor = request.saturating_add(1);
             }
         }
-        let named = |id: &AttemptId| {
-            attempts.iter().any(|fenced| fenced.request == id.request && id.attempt <= fenced.attempt)
-        };
-        let running: BTreeSet<_> = self.running.iter().copied().filter(named).collect();
+        let named = |id: &AttemptId| newest.get(&id.request).is_some_and(|attempt| id.attempt <= *attempt);
+        let running: BTreeSet<_> = self.running.keys().copied().filter(named).collect();
         if running.is_empty() {
             return FenceStart::Acknowledge;
         }
@@ -103,9 +109,25 @@ impl FenceLedger {
         FenceStart::Stop(stop)
     }
 
-    /// The control connection is gone: nobody waits for acknowledgements. What is refused stays refused.
-    pub(crate) fn disconnected(&mut self) {
-        self.waiting.clear();
+    /// Nobody waits for this acknowledgement any more. What is refused stays refused.
+    pub(crate) fn forget(&mut self, fence: u64) {
+        self.waiting.retain(|waiting| waiting.id != fence);
+    }
+
+    /// Whether a part of this attempt, or of an older one of its request, runs.
+    pub(crate) fn runs(&self, id: AttemptId) -> bool {
+        let first = AttemptId { attempt: 0, ..id };
+        self.running.range(first..=id).next().is_some()
+    }
+
+    /// Whether there is nothing to remember: nothing runs and nothing is refused.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.running.is_empty() && self.fenced.is_empty() && self.floor == 0
+    }
+
+    /// Whether nothing runs.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running.is_empty()
     }
 }
 
@@ -146,11 +168,18 @@ mod tests {
         assert!(!ledger.admit(id(5, 3)));
     }
 
+    /// FO-07
     #[test]
-    fn an_attempt_is_not_admitted_twice_at_a_time() {
+    fn an_attempt_has_ended_when_all_its_parts_have() {
         let mut ledger = FenceLedger::new(8);
-        assert!(ledger.admit(id(1, 1)));
-        assert!(!ledger.admit(id(1, 1)));
+        assert!(ledger.admit(id(1, 1)) && ledger.admit(id(1, 1)) && ledger.admit(id(1, 2)));
+        assert!(ledger.ended(id(1, 1)).is_empty());
+        assert_eq!(ledger.fence(7, &[id(1, 1)]), FenceStart::Stop(vec![id(1, 1)]));
+        assert!(!ledger.admit(id(1, 1)), "no part begins after the fence");
+        assert!(ledger.runs(id(1, 1)));
+        assert_eq!(ledger.ended(id(1, 1)), [7]);
+        assert!(ledger.ended(id(1, 1)).is_empty(), "an end too many changes nothing");
+        assert!(!ledger.runs(id(1, 1)) && ledger.runs(id(1, 2)) && !ledger.is_blank());
     }
 
     #[test]
@@ -172,8 +201,8 @@ mod tests {
             assert!(matches!(ledger.fence(fence, &[id(1, 1)]), FenceStart::Stop(_)));
         }
         assert_eq!(ledger.fence(2, &[id(1, 1)]), FenceStart::Busy);
-        ledger.disconnected();
+        ledger.forget(0);
         assert!(matches!(ledger.fence(3, &[id(1, 1)]), FenceStart::Stop(_)));
-        assert_eq!(ledger.ended(id(1, 1)), [3]);
+        assert_eq!(ledger.ended(id(1, 1)), [1, 3]);
     }
 }

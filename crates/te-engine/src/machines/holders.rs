@@ -50,6 +50,11 @@ impl InterestTable {
         Self { limit, version, holders: BTreeMap::new() }
     }
 
+    /// The descriptor of this version is served from now on.
+    pub(crate) fn serve(&mut self, version: u64) {
+        self.version = self.version.max(version);
+    }
+
     /// A peer wants to use the segment. Returns the version that is served now: what it knows of an older one is not to
     /// be used before it has seen this one.
     pub(crate) fn join(&mut self, holder: Incarnation) -> Result<u64, TooManyHolders> {
@@ -81,12 +86,13 @@ impl InterestTable {
         transports: usize,
         settings: WithdrawalSettings,
     ) -> Withdrawal {
-        self.version = self.version.max(version);
+        self.serve(version);
         let waiting = self.holders.iter().map(|(holder, state)| (*holder, state.connected)).collect();
         Withdrawal::new(waiting, transports, settings)
     }
 
     /// How many there are.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.holders.len()
     }
@@ -232,8 +238,19 @@ impl Withdrawal {
     }
 
     /// How far it is.
+    #[cfg(test)]
     pub(crate) fn phase(&self) -> WithdrawalPhase {
         self.phase
+    }
+
+    /// The transports that have keys.
+    pub(crate) fn transports(&self) -> impl Iterator<Item = usize> {
+        self.transports.iter().copied()
+    }
+
+    /// Whether the holder may still use the buffer, and if so, whether it can be told.
+    pub(crate) fn waits_for(&self, holder: Incarnation) -> Option<bool> {
+        self.waiting.get(&holder).copied()
     }
 
     /// When the next `Tick` is due, if time alone can change anything.

@@ -75,8 +75,7 @@ impl Holding {
         if snapshot < self.floor {
             return Err(NotUsable::Stale { needs: self.floor });
         }
-        let uses = self.uses.entry(buffer).or_insert(0);
-        *uses = uses.saturating_add(1);
+        self.count(buffer);
         Ok(())
     }
 
@@ -106,7 +105,19 @@ impl Holding {
         self.acknowledge()
     }
 
+    /// Counts a use that nobody vouches for: the owner's own checks decide on it. [`Holding::end`] ends it too.
+    pub(crate) fn count(&mut self, buffer: Generation) {
+        let uses = self.uses.entry(buffer).or_insert(0);
+        *uses = uses.saturating_add(1);
+    }
+
+    /// Whether the buffer is known to be withdrawn.
+    pub(crate) fn is_withdrawn(&self, buffer: Generation) -> bool {
+        self.withdrawn.contains_key(&buffer)
+    }
+
     /// Whether the buffer is being used.
+    #[cfg(test)]
     pub(crate) fn uses(&self, buffer: Generation) -> bool {
         self.uses.contains_key(&buffer)
     }

@@ -53,9 +53,10 @@ impl Default for LivenessSettings {
     }
 }
 
-/// What is believed.
+/// What is believed of a peer's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Life {
+#[non_exhaustive]
+pub enum Life {
     /// Nothing was heard, or the peer cannot be asked: it predates probes.
     Unknown,
     /// It answered or moved bytes.
@@ -65,19 +66,24 @@ pub(crate) enum Life {
     /// Its process is gone, as far as can be told.
     Lost,
     /// Another life answers in its place.
-    Replaced { by: Incarnation },
+    Replaced {
+        /// The life that answers.
+        by: Incarnation,
+    },
 }
 
 impl Life {
     /// Whether new requests are refused.
-    pub(crate) fn refuses(self) -> bool {
+    #[must_use]
+    pub fn refuses(self) -> bool {
         matches!(self, Self::Lost | Self::Replaced { .. })
     }
 }
 
-/// Why it is believed.
+/// Why something is believed of a peer's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Cause {
+#[non_exhaustive]
+pub enum Cause {
     /// Nothing happened yet.
     Fresh,
     /// The peer has no probe.

@@ -84,7 +84,15 @@ pub enum CloseReason {
     },
 }
 
+/// The reason in the goodbye of a side that ends.
+pub(crate) const END_OF_LIFE: &str = "shutting down";
+
 impl CloseReason {
+    /// Whether the peer said goodbye because it ends, not only this connection.
+    pub fn is_end_of_life(&self) -> bool {
+        matches!(self, Self::Goodbye { reason } if reason == END_OF_LIFE)
+    }
+
     /// The incarnation that answers now, if the peer was addressed by an earlier life.
     pub fn stale(&self) -> Option<Incarnation> {
         match self {

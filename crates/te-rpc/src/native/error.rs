@@ -120,6 +120,11 @@ impl NativeError {
             if attempts.iter().all(Attempt::is_refusal))
     }
 
+    /// Whether the peer is there and about to end.
+    pub fn is_shutting_down(&self) -> bool {
+        matches!(self.dial(), Some(DialError::Refused(RefuseReason::ShuttingDown)))
+    }
+
     /// Whether nothing was heard, so that the peer may well be alive.
     pub fn is_silence(&self) -> bool {
         match self {

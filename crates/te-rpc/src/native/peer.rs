@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    close::{CallError, CloseReason},
+    close::{CallError, CloseReason, END_OF_LIFE},
     codec,
     frame::{ControlFrame, PeerId, RefuseReason, RequestId},
     limits::NativeLimits,
@@ -93,6 +93,11 @@ impl NativePeer {
     /// Says goodbye and closes. Requests without an answer fail.
     pub fn close(&self, reason: &str) {
         self.link.close(reason);
+    }
+
+    /// As [`close`](Self::close), and says that we end, not only this connection; see [`CloseReason::is_end_of_life`].
+    pub fn end_of_life(&self) {
+        self.link.close(END_OF_LIFE);
     }
 }
 

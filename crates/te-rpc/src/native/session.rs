@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    close::CloseReason,
+    close::{CloseReason, END_OF_LIFE},
     codec::ControlDecoder,
     frame::{PeerId, RefuseReason, RequestId},
     handler::NativeHandler,
@@ -86,7 +86,7 @@ impl Session<'_> {
                 continue;
             }
             if ending && step.serving == 0 {
-                self.link.close("shutting down");
+                self.link.close(END_OF_LIFE);
                 continue;
             }
             let waiting = Waiting { reads: step.reads, writes: step.writes, wake_at: step.wake_at };

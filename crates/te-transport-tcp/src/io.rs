@@ -255,6 +255,16 @@ impl Wire {
         })
     }
 
+    /// Waits for bytes without taking any, at most for `left`; whether some are there. A connection that its peer has reset
+    /// is an error even if bytes of it are still here: whoever resets has given up what it sent.
+    pub(crate) fn await_bytes(&mut self, left: Duration) -> io::Result<bool> {
+        let events = poll_events(self.as_fd(), PollFlags::IN, left.min(TICK))?;
+        if events.intersects(PollFlags::ERR | PollFlags::HUP) {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        Ok(!events.is_empty())
+    }
+
     /// Sends `bytes` or a first part of them within `left`.
     pub(crate) fn send_bytes(&mut self, bytes: &[u8], left: Duration) -> io::Result<Step> {
         let Some(flags) = self.blocking_flags(left, PollFlags::OUT, 0)? else { return Ok(Step::Quiet) };
@@ -342,12 +352,16 @@ impl Drop for Wire {
 
 /// Waits until one of `events` is there or `left` is over; whether one is there.
 pub(crate) fn poll(fd: BorrowedFd<'_>, events: PollFlags, left: Duration) -> io::Result<bool> {
+    poll_events(fd, events, left).map(|events| !events.is_empty())
+}
+
+fn poll_events(fd: BorrowedFd<'_>, events: PollFlags, left: Duration) -> io::Result<PollFlags> {
     let mut fds = [PollFd::from_borrowed_fd(fd, events)];
     let timeout = Timespec { tv_sec: left.as_secs().min(3600) as _, tv_nsec: left.subsec_nanos() as _ };
     match rustix::event::poll(&mut fds, Some(&timeout)) {
-        Ok(count) => Ok(count > 0),
+        Ok(_) => Ok(fds[0].revents()),
         // The caller looks at its clock and comes back.
-        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(rustix::io::Errno::INTR) => Ok(PollFlags::empty()),
         Err(error) => Err(error.into()),
     }
 }

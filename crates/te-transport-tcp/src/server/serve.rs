@@ -17,6 +17,9 @@ use crate::progress::Progress;
 
 /// Payloads up to this are taken together with the header behind them.
 const SMALL: usize = 64 << 10;
+/// A thread that was away for longer, because its process was stopped or had no core, looks whether the peer has given up
+/// before it takes more of a payload: what is in the receive buffer then belongs to a request that is over.
+const AWAY: Duration = Duration::from_millis(5);
 /// Statuses owed at most.
 const OWED: usize = 32;
 
@@ -171,21 +174,29 @@ pub(super) fn receive(
     let mut progress = Progress::new(shared.config.progress_timeout);
     let mut missing = len;
     while missing > 0 {
-        let Some(left) = progress.left(Instant::now()) else { break };
-        let wait = match (connection.owed, ahead) {
-            (1.., _) => Wait::No,
-            (0, true) => Wait::Some,
-            (0, false) => Wait::All,
-        };
+        let now = Instant::now();
+        let Some(left) = progress.left(now) else { break };
+        if now.saturating_duration_since(connection.looked) > AWAY
+            && connection.wire.await_bytes(left).is_err()
+        {
+            break;
+        }
+        connection.looked = now;
         // SAFETY: the ranges are the hold's, which is mapped while it lives and whose users expect writes, and the
         // connection's header, which is borrowed exclusively.
-        let step = unsafe { connection.wire.recv(&mut spans, wait, left) };
+        let step = unsafe { connection.wire.recv(&mut spans, Wait::No, left) };
         match step {
             Ok(Step::Moved(bytes)) => {
                 spans.advance(bytes);
                 progress.moved(bytes);
                 connection.have = bytes.saturating_sub(missing);
                 missing = missing.saturating_sub(bytes);
+            }
+            Ok(Step::Quiet) if connection.owed == 0 => {
+                if connection.wire.await_bytes(left).is_err() {
+                    break;
+                }
+                connection.looked = Instant::now();
             }
             Ok(Step::Quiet) => {}
             Ok(Step::Eof) | Err(_) => break,

@@ -26,6 +26,8 @@ pub(super) struct Connection {
     pub(super) headers: u64,
     /// When it was accepted.
     since: Instant,
+    /// When a payload was last seen to come from a peer that has not given up.
+    pub(super) looked: Instant,
     /// One more than allowed: it learns that, if it speaks a framing that can say so.
     pub(super) surplus: bool,
     pub(super) current: Arc<Current>,
@@ -149,8 +151,19 @@ impl Table {
         self.next += 1;
         let id = self.next + 1;
         let (stage, head, current) = (Stage::Reference, [0; HEAD_MAX], Arc::default());
-        let connection =
-            Connection { id, wire, stage, head, have: 0, owed: 0, headers: 0, since: now, surplus, current };
+        let connection = Connection {
+            id,
+            wire,
+            stage,
+            head,
+            have: 0,
+            owed: 0,
+            headers: 0,
+            since: now,
+            looked: now,
+            surplus,
+            current,
+        };
         self.silent.entry(id).or_insert(connection)
     }
 

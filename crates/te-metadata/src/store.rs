@@ -54,7 +54,7 @@ pub struct Entry {
 }
 
 /// When a put takes effect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PutCondition {
     /// Whatever the key holds.
     #[default]

@@ -19,6 +19,7 @@ mod provision;
 mod publish;
 mod reliability;
 mod shell;
+mod simulator;
 mod soak;
 mod test;
 mod tidy;
@@ -41,6 +42,7 @@ cargo xtask COMMAND
   lean                                       default features build no C and link nothing
   deny                                       licences, sources, banned and duplicate dependencies
   loom                                       the model-checked tests
+  simulator                                  the simulated networks, with many seeds
   artefacts                                  what the built program needs at run time
   demo                                       run `te demo`
   interop [--te PATH] [--baseline]           against the reference engine, both directions
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Some("lean") => single(args, lean::check),
         Some("deny") => single(args, deny::check),
         Some("loom") => single(args, loom::check),
+        Some("simulator") => single(args, simulator::check),
         Some("artefacts") => single(args, artefacts::check),
         Some("demo") => single(args, demo::check),
         Some("bench") => bench::command(args),

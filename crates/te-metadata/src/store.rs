@@ -77,7 +77,7 @@ pub struct LeasedEntry {
 }
 
 /// When a put takes effect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PutCondition {
     /// Whatever the key holds.
     #[default]

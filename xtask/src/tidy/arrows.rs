@@ -18,7 +18,7 @@ const TABLE: &[Row] = &[
     Row { crates: "te-memory", may_use: &["te-segment"], tests_may_use: &[] },
     Row { crates: "te-topology", may_use: &["te-segment"], tests_may_use: &[] },
     // Endpoints only: no names, no stores.
-    Row { crates: "te-rpc", may_use: &["te-segment", "te-memory"], tests_may_use: &[] },
+    Row { crates: "te-rpc", may_use: &["te-segment", "te-memory"], tests_may_use: &["te-testkit"] },
     Row { crates: "te-transport", may_use: &["te-segment", "te-memory"], tests_may_use: &["te-testkit"] },
     // Stores and their contract do not know how peers talk.
     Row { crates: "te-metadata", may_use: &["te-segment", "te-memory"], tests_may_use: &["te-testkit"] },

@@ -100,6 +100,23 @@ pub(super) enum Join {
     StartedAfter,
 }
 
+/// What was known when a fetch began.
+pub(super) struct Begun {
+    life: Option<Arc<Life>>,
+    doubts: u64,
+}
+
+impl Begun {
+    /// How many doubts about `life` it knows of: of a life that came later, none.
+    fn doubts_about(&self, life: &Arc<Life>) -> u64 {
+        if self.is_of(life) { self.doubts } else { 0 }
+    }
+
+    fn is_of(&self, life: &Arc<Life>) -> bool {
+        self.life.as_ref().is_some_and(|known| Arc::ptr_eq(known, life))
+    }
+}
+
 struct Fetched {
     number: u64,
     outcome: Result<(), DirectoryError>,
@@ -165,12 +182,12 @@ impl Slot {
             }
         }
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
-        let doubts = self.life().map_or(0, |life| life.view().doubts);
+        let begun = self.begun();
         let resolved = tokio::time::timeout_at(until, directory.resolve(&self.name, deadline))
             .await
             .unwrap_or_else(|_| Err(late()));
         let result = match resolved {
-            Ok(resolved) => Ok(self.install(resolved, Some(doubts))),
+            Ok(resolved) => Ok(self.install(resolved, Some(begun))),
             Err(error) => {
                 if let Some(life) = self.life() {
                     life.doubt(Cause::of(&error));
@@ -183,14 +200,26 @@ impl Slot {
         result
     }
 
-    /// Takes over a descriptor: of the life we know, or of a new one.
-    pub(super) fn install(&self, resolved: Resolved, doubts: Option<u64>) -> Arc<Life> {
+    fn begun(&self) -> Begun {
+        let life = self.life();
+        let doubts = life.as_ref().map_or(0, |life| life.view().doubts);
+        Begun { life, doubts }
+    }
+
+    /// Takes over a descriptor: of the life we know, or of a new one. `begun` is of the fetch that found it; none if the
+    /// owner itself said so.
+    pub(super) fn install(&self, resolved: Resolved, begun: Option<Begun>) -> Arc<Life> {
         let sequence = self.registry.upgrade().map_or(0, |registry| registry.next_sequence());
         let snapshot = Snapshot::new(resolved, sequence);
         let _one_at_a_time = self.installing.lock();
         if let Some(life) = self.life() {
             if life.view().snapshot.same_life(&snapshot.descriptor) {
-                life.renew(&Arc::new(snapshot), doubts);
+                life.renew(&Arc::new(snapshot), begun.map(|begun| begun.doubts_about(&life)));
+                return life;
+            }
+            // The owner said meanwhile that this life is over, and lives do not come back.
+            let earlier = begun.filter(|begun| !begun.is_of(&life)).and_then(|begun| begun.life);
+            if earlier.is_some_and(|earlier| earlier.view().snapshot.same_life(&snapshot.descriptor)) {
                 return life;
             }
             life.replace(snapshot.descriptor.incarnation());
@@ -208,3 +237,6 @@ impl Drop for Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod interleavings;

@@ -3,7 +3,7 @@
 use te_segment::{Endpoint, Incarnation};
 
 /// What the records under a name say about their owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Claimed {
     /// There is no record.
     Nobody,
@@ -15,8 +15,39 @@ pub(super) enum Claimed {
     Unstated { location: Option<Endpoint> },
 }
 
+/// Who wrote a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Owner {
+    pub(super) incarnation: Option<Incarnation>,
+    pub(super) control: Option<Endpoint>,
+}
+
+/// Sorts what was found: the place, and the owner of the descriptor, which may be unreadable. `incarnation` and `at`
+/// are ours.
+pub(super) fn sort(
+    place: Option<Endpoint>,
+    record: Option<Option<Owner>>,
+    incarnation: Option<Incarnation>,
+    at: &Endpoint,
+) -> Claimed {
+    match record {
+        None => match place {
+            None => Claimed::Nobody,
+            Some(place) if place == *at => Claimed::Us,
+            location => Claimed::Unstated { location },
+        },
+        Some(None) => Claimed::Unstated { location: place },
+        Some(Some(owner)) => match (owner.incarnation, incarnation) {
+            (Some(found), Some(own)) if found == own => Claimed::Us,
+            (Some(incarnation), _) => Claimed::Te { incarnation, control: owner.control.or(place) },
+            (None, None) if place.as_ref() == Some(at) => Claimed::Us,
+            (None, _) => Claimed::Unstated { location: place },
+        },
+    }
+}
+
 /// What a holder answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HolderAnswer {
     /// It is alive; te engines say which life they are.

@@ -9,7 +9,8 @@ use te_segment::{Endpoint, Incarnation, RpcLocation, SegmentDescriptor, SegmentN
 
 use super::{
     StoreDirectory,
-    claim::{self, Claimed, Decision, HolderAnswer},
+    claim::{self, Claimed, HolderAnswer, Owner},
+    publishing::{Abilities, Action, Event, Found, Looked, Publishing, Refusal, Which, looked_after},
 };
 use crate::{
     directory::Kept,
@@ -40,19 +41,6 @@ pub(super) struct Held {
     pub(super) placed: bool,
     /// Somebody else has the name.
     pub(super) lost: bool,
-}
-
-/// The two records of a name.
-#[derive(Clone, Copy)]
-enum Which {
-    Place,
-    Record,
-}
-
-/// A record as it was found.
-struct Found {
-    revision: u64,
-    ours: bool,
 }
 
 impl<S: MetadataStore> StoreDirectory<S> {
@@ -87,26 +75,57 @@ impl<S: MetadataStore> StoreDirectory<S> {
             placed: true,
             lost: false,
         };
-        let mut conditions = match known {
-            Some([place, record]) => [PutCondition::Revision(place), PutCondition::Revision(record)],
-            None => self.claim(&held, deadline).await?,
-        };
-        for (which, text) in [(Which::Place, place), (Which::Record, record)] {
-            let at = which as usize;
-            match self.write(&held, which, text, conditions[at], deadline).await {
-                Ok(revision) => held.revisions[at] = revision,
-                Err(error) => {
-                    if matches!(error, DirectoryError::NameLost { .. }) && known.is_some() {
+        let abilities = Abilities { conditional: self.info.conditional, leases: self.info.leases };
+        let (mut machine, mut action) = Publishing::begin(abilities, known);
+        loop {
+            let event = match action {
+                Action::Read => {
+                    let (claimed, revisions) = self.claimed(&held, deadline).await?;
+                    Event::Read { claimed, revisions }
+                }
+                Action::Ask(endpoint) => Event::Answered(match &self.probe {
+                    Some(probe) => probe.ask(&endpoint, deadline).await,
+                    // Without a way to ask nobody can be told from a living holder that stays silent.
+                    None => HolderAnswer::Silent,
+                }),
+                Action::Wait if tokio::time::Instant::now() + LOOK_AGAIN < deadline.into() => {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                    Event::Waited
+                }
+                Action::Wait => Event::OutOfTime,
+                Action::Look(which) => Event::Found(self.found(&held, which, deadline).await?),
+                Action::Put(which, condition) => {
+                    let text = match which {
+                        Which::Place => place.clone(),
+                        Which::Record => record.clone(),
+                    };
+                    self.put(&held, which, text, condition, deadline).await?
+                }
+                Action::Delete(which) => {
+                    let deleted = self.store.delete(&self.key(which, name), None, deadline).await;
+                    deleted.map_err(|error| {
+                        DirectoryError::from_store(DirectoryOperation::Publish, name.as_str(), error)
+                    })?;
+                    Event::Deleted
+                }
+                Action::Finish(Ok(revisions)) => {
+                    held.revisions = revisions;
+                    *holding = Some(held);
+                    return Ok(());
+                }
+                Action::Finish(Err(Refusal::Taken { holder })) => {
+                    return Err(DirectoryError::NameTaken { name: held.name, holder });
+                }
+                Action::Finish(Err(Refusal::Lost)) => {
+                    if known.is_some() {
                         held.lost = true;
                         *holding = Some(held);
                     }
-                    return Err(error);
+                    return Err(DirectoryError::NameLost { name: name.clone() });
                 }
-            }
-            conditions[at] = PutCondition::Revision(held.revisions[at]);
+            };
+            action = machine.on(event);
         }
-        *holding = Some(held);
-        Ok(())
     }
 
     /// Writes the record alone, if that is all there is to write: the place says the same in every version, and its
@@ -142,45 +161,6 @@ impl<S: MetadataStore> StoreDirectory<S> {
         }
     }
 
-    /// Makes sure that nobody alive holds the name, and says on which conditions to write.
-    async fn claim(&self, held: &Held, deadline: Instant) -> Result<[PutCondition; 2], DirectoryError> {
-        let condition = |revision: Option<u64>| match revision {
-            _ if !self.info.conditional => PutCondition::Always,
-            Some(revision) => PutCondition::Revision(revision),
-            None => PutCondition::Absent,
-        };
-        loop {
-            let (claimed, revisions) = self.claimed(held, deadline).await?;
-            let mut decision = claim::first(&claimed);
-            if let Decision::Ask(endpoint) = &decision {
-                // Without a way to ask nobody can be told from a living holder that stays silent.
-                let answer = match &self.probe {
-                    Some(probe) => probe.ask(endpoint, deadline).await,
-                    None => HolderAnswer::Silent,
-                };
-                decision = claim::answered(
-                    &claimed,
-                    answer,
-                    self.info.leases && matches!(claimed, Claimed::Te { .. }),
-                );
-            }
-            match decision {
-                Decision::Take => return Ok(revisions.map(condition)),
-                Decision::Wait if tokio::time::Instant::now() + LOOK_AGAIN < deadline.into() => {
-                    tokio::time::sleep(LOOK_AGAIN).await
-                }
-                _ => {
-                    let holder = match claimed {
-                        Claimed::Te { control, .. } => control,
-                        Claimed::Unstated { location } => location,
-                        _ => None,
-                    };
-                    return Err(DirectoryError::NameTaken { name: held.name.clone(), holder });
-                }
-            }
-        }
-    }
-
     /// What the store says about the owner of a name, with the revisions of place and record.
     async fn claimed(
         &self,
@@ -195,87 +175,41 @@ impl<S: MetadataStore> StoreDirectory<S> {
         // An unreadable location leads nowhere, so it is the same as none.
         let location =
             place.and_then(|entry| RpcLocation::decode(entry.value.as_bytes()).ok()).map(|l| l.endpoint());
-        let descriptor = record.map(|entry| {
-            SegmentDescriptor::decode(entry.value.as_bytes()).ok().map(|decoded| decoded.descriptor)
+        let owner = record.map(|entry| {
+            let decoded = SegmentDescriptor::decode(entry.value.as_bytes()).ok()?;
+            let (incarnation, control) =
+                (decoded.descriptor.incarnation(), decoded.descriptor.control().cloned());
+            Some(Owner { incarnation, control })
         });
-        let claimed = match descriptor {
-            None if location.is_none() => Claimed::Nobody,
-            None => match location {
-                Some(at) if at == held.place => Claimed::Us,
-                location => Claimed::Unstated { location },
-            },
-            Some(None) => Claimed::Unstated { location },
-            Some(Some(descriptor)) => match (descriptor.incarnation(), held.incarnation) {
-                (Some(found), Some(own)) if found == own => Claimed::Us,
-                (Some(incarnation), _) => {
-                    Claimed::Te { incarnation, control: descriptor.control().cloned().or(location) }
-                }
-                (None, None) if location.as_ref() == Some(&held.place) => Claimed::Us,
-                (None, _) => Claimed::Unstated { location },
-            },
-        };
+        let claimed = claim::sort(location, owner, held.incarnation, &held.place);
         Ok((claimed, revisions))
     }
 
-    /// Writes one of the records. A condition that does not hold is looked into: what vanished is written anew, what
-    /// is ours after all (a write whose answer was lost) is overwritten, anything else means that the name is lost.
-    async fn write(
+    async fn put(
         &self,
         held: &Held,
         which: Which,
-        text: String,
+        value: String,
         condition: PutCondition,
         deadline: Instant,
-    ) -> Result<u64, DirectoryError> {
-        let failed =
-            |error| DirectoryError::from_store(DirectoryOperation::Publish, held.name.as_str(), error);
-        let key = self.key(which, &held.name);
-        let mut condition = condition;
-        if !self.info.conditional {
-            // The store cannot compare, so we do, as close to the write as we can.
-            if let PutCondition::Revision(_) = condition
-                && let Some(found) = self.found(held, which, &key, deadline).await?
-                && !found.ours
-            {
-                return Err(DirectoryError::NameLost { name: held.name.clone() });
-            }
-            condition = PutCondition::Always;
-        }
-        // Each turn needs somebody who changes the key in between; three are more than chance.
-        for _ in 0..3 {
-            let request = PutRequest { key: key.clone(), value: text.clone(), condition, lease: self.wish };
-            match self.store.put(request, deadline).await {
-                Ok(revision) => return Ok(revision),
-                Err(error) if matches!(error.kind, StoreErrorKind::Conflict { .. }) => {}
-                Err(error) => return Err(failed(error)),
-            }
-            condition = match self.found(held, which, &key, deadline).await? {
-                None => PutCondition::Absent,
-                // A place says the same in every version; some servers refuse to overwrite it even with that.
-                Some(found) if found.ours && matches!(which, Which::Place) => return Ok(found.revision),
-                Some(found) if found.ours => PutCondition::Revision(found.revision),
-                // The holder has been found dead, but the server guards its key from any overwriting.
-                Some(_) if condition == PutCondition::Always => {
-                    self.store.delete(&key, None, deadline).await.map_err(failed)?;
-                    PutCondition::Always
-                }
-                Some(_) => break,
-            };
-            if !self.info.conditional {
-                condition = PutCondition::Always;
+    ) -> Result<Event, DirectoryError> {
+        let request = PutRequest { key: self.key(which, &held.name), value, condition, lease: self.wish };
+        match self.store.put(request, deadline).await {
+            Ok(revision) => Ok(Event::Written { revision }),
+            Err(error) if matches!(error.kind, StoreErrorKind::Conflict { .. }) => Ok(Event::Conflict),
+            Err(error) => {
+                Err(DirectoryError::from_store(DirectoryOperation::Publish, held.name.as_str(), error))
             }
         }
-        Err(DirectoryError::NameLost { name: held.name.clone() })
     }
 
     async fn found(
         &self,
         held: &Held,
         which: Which,
-        key: &Key,
         deadline: Instant,
     ) -> Result<Option<Found>, DirectoryError> {
-        let entry = self.store.get(key, deadline).await;
+        let entry = self.store.get(&self.key(which, &held.name), deadline).await;
         let entry = entry.map_err(|error| {
             DirectoryError::from_store(DirectoryOperation::Publish, held.name.as_str(), error)
         })?;
@@ -304,7 +238,7 @@ impl<S: MetadataStore> StoreDirectory<S> {
         if held.lost {
             return Err(DirectoryError::NameLost { name: held.name.clone() });
         }
-        for which in [Which::Place, Which::Record] {
+        for which in [Which::Record, Which::Place] {
             let key = self.key(which, &held.name);
             if let Some(lease) = self.lease {
                 let renewed = self.store.renew(&key, held.revisions[which as usize], lease, deadline).await;
@@ -315,18 +249,14 @@ impl<S: MetadataStore> StoreDirectory<S> {
                     continue;
                 }
             }
-            match self.found(held, which, &key, deadline).await? {
-                // Without leases this is all there is to know; with them, the revision was another one of ours.
-                Some(found) if found.ours && self.lease.is_none() => {}
-                None => {
+            let found = self.found(held, which, deadline).await?;
+            match looked_after(which, found, self.lease.is_some()) {
+                Looked::There => {}
+                Looked::Missing => {
                     held.placed = false;
                     return Ok(Kept::Missing);
                 }
-                Some(found) if found.ours => {
-                    held.placed = false;
-                    return Ok(Kept::Missing);
-                }
-                Some(_) => {
+                Looked::Lost => {
                     held.lost = true;
                     return Err(DirectoryError::NameLost { name: held.name.clone() });
                 }

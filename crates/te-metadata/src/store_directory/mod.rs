@@ -2,6 +2,7 @@
 
 mod claim;
 mod hold;
+mod publishing;
 
 use std::{
     sync::Arc,

@@ -1,6 +1,7 @@
 //! The machines against each other: exhaustively with few messages and one fault, and in the simulator with many seeds.
 //!
-//! `TE_SEEDS=100000 cargo test -p te-engine model` runs more seeds, `TE_SEED=17` one.
+//! `TE_SEEDS=100000 cargo test -p te-engine --lib model` runs more seeds, `TE_SEED=17` one.
+//! `cargo xtask simulator` runs a hundred thousand.
 
 mod attempts;
 mod fence;
@@ -51,7 +52,7 @@ fn all_seeds(name: &str, run: impl Fn(u64) -> Result<Ran, te_testkit::Mishap>) -
     for seed in seeds() {
         match run(seed) {
             Ok(ran) => delivered += ran.delivered,
-            Err(mishap) => panic!("{mishap}TE_SEED={seed} cargo test -p te-engine {name}"),
+            Err(mishap) => panic!("{mishap}TE_SEED={seed} cargo test -p te-engine --lib {name}"),
         }
     }
     delivered

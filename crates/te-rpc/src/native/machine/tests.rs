@@ -5,6 +5,7 @@ use te_segment::{DescriptorVersion, Incarnation};
 use super::*;
 use crate::native::Versions;
 
+mod model;
 mod property;
 mod requests;
 

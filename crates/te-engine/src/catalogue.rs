@@ -1,9 +1,7 @@
 //! What every kind of error means and what to do about it: the source of `docs/failures.md`.
 //!
-//! Data without dependencies, so that `cargo xtask tidy` can render the page from this very file. [`ErrorKind::entry`]
+//! Data without dependencies, so that `cargo xtask tidy` can render the page from this very file. `ErrorKind::entry`
 //! ties each kind to its entry.
-//!
-//! [`ErrorKind::entry`]: crate::ErrorKind::entry
 
 /// One kind of error, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,6 +24,9 @@ pub(super) enum Opened {
     Now,
     /// It may go on, as was known before.
     Before,
+    /// It is over: its end was found in the slots before this slice was counted. Whether it failed; whoever found it may
+    /// not have said so yet.
+    Over { failed: bool },
 }
 
 /// The requests of a batch that go on.
@@ -186,7 +189,13 @@ impl BatchState {
         };
         let mut moves = self.moves.lock();
         let moving = self.follow(&mut moves, request, info);
-        if std::mem::replace(&mut moving.counted, true) { Opened::Before } else { Opened::Now }
+        match &moving.end {
+            Some(end) if !moving.counted => {
+                Opened::Over { failed: matches!(end, AttemptOutcome::Failed { .. }) }
+            }
+            _ if std::mem::replace(&mut moving.counted, true) => Opened::Before,
+            _ => Opened::Now,
+        }
     }
 
     /// Judges the first attempt of a request if all of its slices have ended.
@@ -308,7 +317,7 @@ impl BatchState {
     /// Reports a request that went on after its first attempt; false if this one did not.
     pub(super) fn report_moved(&self, request: usize, report: &mut RequestReport) -> bool {
         let moves = self.moves.lock();
-        let Some(moving) = moves.requests.get(&request).filter(|moving| moving.counted) else {
+        let Some(moving) = moves.requests.get(&request).filter(|m| m.counted || m.end.is_some()) else {
             return false;
         };
         report.path = moving.label();

@@ -375,6 +375,15 @@ impl BatchState {
                 }
                 return;
             }
+            Opened::Over { failed } => {
+                if failed {
+                    self.failed.store(true, Ordering::Release);
+                }
+                if self.unresolved.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    self.settled();
+                }
+                return;
+            }
             // The count of this slice now stands for the request.
             Opened::Now => {}
             // Not the last one: the request has a count of its own.

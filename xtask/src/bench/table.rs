@@ -13,6 +13,8 @@ const END: &str = "<!-- end of figures -->";
 /// Ours beside a yardstick, in gigabytes (1e9 bytes) per second.
 pub(super) struct Row {
     pub(super) op: String,
+    /// How our initiator speaks.
+    pub(super) framing: &'static str,
     pub(super) block: u64,
     pub(super) batch: u64,
     pub(super) yardstick: &'static str,
@@ -44,7 +46,8 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:<6} {:>8} x {:<3} {:<17} {:>7.3} / {:>7.3} GB/s = {:>5.2}  {}",
+            "{:<6} {:<6} {:>8} x {:<3} {:<17} {:>7.3} / {:>7.3} GB/s = {:>5.2}  {}",
+            self.framing,
             self.op,
             size(self.block),
             self.batch,
@@ -92,11 +95,12 @@ fn figures(rows: &[Row]) -> Result<String> {
     let machine = Cmd::new("uname").args(["-srm"]).read()?;
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let mut text = format!("Taken on {} ({}, {cores} cores).\n\n", date.trim(), machine.trim());
-    text.push_str("| op | block | batch | beside | ours GB/s | theirs GB/s | ratio | |\n");
-    text.push_str("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    text.push_str("| ours | op | block | batch | beside | ours GB/s | theirs GB/s | ratio | |\n");
+    text.push_str("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for row in rows {
         text.push_str(&format!(
-            "| {} | {} | {} | {} | {:.3} | {:.3} | {:.2} | {} |\n",
+            "| {} | {} | {} | {} | {} | {:.3} | {:.3} | {:.2} | {} |\n",
+            row.framing,
             row.op,
             size(row.block),
             row.batch,
@@ -117,6 +121,7 @@ mod tests {
     fn row(ours: f64, at_least: Option<f64>) -> Row {
         Row {
             op: "write".into(),
+            framing: "v2",
             block: 65_536,
             batch: 16,
             yardstick: "raw socket pair",

@@ -35,11 +35,15 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
         "restart" => {
             let cycles = args.number("--cycles", 200)?;
             args.finish()?;
-            let success = Cmd::cargo("test")
-                .args(["--locked", "--release", "-p", "te-cli", "--test", "restart", "--", "--nocapture"])
-                .env("TE_RESTART_CYCLES", cycles.to_string())
-                .run()?;
-            Outcome::of_command("restarts", success)
+            let mut outcome = Outcome::default();
+            for (package, test) in [("te-cli", "restart"), ("te-tests", "reregister")] {
+                let success = Cmd::cargo("test")
+                    .args(["--locked", "--release", "-p", package, "--test", test, "--", "--nocapture"])
+                    .env("TE_RESTART_CYCLES", cycles.to_string())
+                    .run()?;
+                outcome.add(Outcome::of_command(test, success));
+            }
+            outcome
         }
         "applied" => {
             let completions = args.number("--completions", 1_000_000)?;

@@ -285,9 +285,10 @@ pub(crate) struct BufferWithdrawn;
 /// What a batch uses of peers' memory, each buffer once. Dropping it ends the uses.
 #[derive(Default)]
 pub(crate) struct Uses {
-    // Nearly every batch uses one buffer of one peer.
+    // Nearly every batch uses one buffer of one peer, which needs no table.
     first: Option<Use>,
-    more: Vec<Use>,
+    /// The others, by the address of their peer, which they keep alive, and by buffer.
+    more: HashMap<(usize, Generation), Use>,
 }
 
 struct Use {
@@ -303,15 +304,16 @@ impl Uses {
         buffer: Generation,
         snapshot: u64,
     ) -> Result<(), BufferWithdrawn> {
-        let known = |used: &Use| used.buffer == buffer && Arc::ptr_eq(&used.of, of);
-        if self.first.iter().chain(&self.more).any(known) {
+        let key = (Arc::as_ptr(of).addr(), buffer);
+        let is_first = |used: &Use| used.buffer == buffer && Arc::ptr_eq(&used.of, of);
+        if self.first.as_ref().is_some_and(is_first) || self.more.contains_key(&key) {
             return Ok(());
         }
         of.begin(buffer, snapshot)?;
         let used = Use { of: of.clone(), buffer };
         match self.first {
             None => self.first = Some(used),
-            Some(_) => self.more.push(used),
+            Some(_) => drop(self.more.insert(key, used)),
         }
         Ok(())
     }
@@ -319,7 +321,7 @@ impl Uses {
     /// All of them ended well: the peers live.
     pub(crate) fn succeeded(&self) {
         let mut before: Option<&Arc<Acquaintance>> = None;
-        for used in self.first.iter().chain(&self.more) {
+        for used in self.first.iter().chain(self.more.values()) {
             if !before.is_some_and(|before| Arc::ptr_eq(before, &used.of)) {
                 used.of.data_succeeded();
             }

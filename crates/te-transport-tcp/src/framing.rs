@@ -1,6 +1,5 @@
 //! How a connection speaks, and what its refusals mean.
 
-use te_segment::TcpFraming;
 use te_transport::FailureKind;
 
 use crate::frame;
@@ -58,12 +57,6 @@ impl Framing {
             Some(Verdict::Ok) | None => return (FailureKind::Rejected, format!("status {code}")),
         };
         (kind, words.to_owned())
-    }
-}
-
-impl From<TcpFraming> for Framing {
-    fn from(framing: TcpFraming) -> Self {
-        if framing == TcpFraming::V2 { Self::V2 } else { Self::V1 }
     }
 }
 

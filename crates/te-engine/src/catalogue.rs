@@ -299,12 +299,17 @@ pub(crate) const INVALID_ARGUMENT: Entry = Entry {
 };
 pub(crate) const CONFIG: Entry = Entry {
     name: "invalid setting",
-    meaning: "A setting was not understood or is out of range. Nothing was started.",
+    meaning: "A setting was not understood, is out of range or cannot be used on this host. Nothing was started.",
     causes: &[
         "a typing error in a file, a flag or an environment variable",
+        "a fixed port on which another process listens, or an address that is not this host's",
         "a feature that is not compiled in",
     ],
-    next: &["`te config`: every setting with its value and where that came from", "`te features`"],
+    next: &[
+        "`te config`: every setting with its value and where that came from",
+        "`ss -ltnp`, for a port that is in use: who listens there? End that process, or choose another port",
+        "`te features`",
+    ],
 };
 pub(crate) const SHUTDOWN: Entry = Entry {
     name: "engine is shutting down",

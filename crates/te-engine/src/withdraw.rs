@@ -329,7 +329,8 @@ impl Course {
         let all = core.transports();
         let kinds = held.transports.iter().filter_map(|place| {
             let transport: &Arc<dyn Transport> = all.get(*self.transports.get(*place)?)?;
-            Some(state.failures.get(place).cloned().unwrap_or_else(|| transport.kind().to_string()))
+            let unanswered = || format!("{} has not given up its keys yet", transport.kind());
+            Some(state.failures.get(place).cloned().unwrap_or_else(unanswered))
         });
         if held.phase == WithdrawalPhase::Revoking {
             let cause = kinds.collect::<Vec<_>>().join("; ");

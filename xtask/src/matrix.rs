@@ -1,9 +1,9 @@
 //! Every feature compiles alone, none at all, and all together; the facade also with every pair of a transport and a
-//! metadata service, which is what its users choose.
+//! metadata service, which is what its users choose. The fuzz targets, a workspace of their own, compile too.
 
 use crate::Result;
 use crate::outcome::Outcome;
-use crate::provision;
+use crate::provision::{self, Need, What};
 use crate::shell::Cmd;
 use crate::workspace::{Package, Workspace};
 
@@ -14,6 +14,8 @@ const TRANSPORTS: [&str; 7] = ["tcp", "shm", "rdma", "nvlink", "hip", "nvmeof", 
 
 pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
     provision::building()?;
+    // Of the fuzzer that the fuzz targets are linked with.
+    provision::debian(&[Need { what: What::Program("c++"), package: "g++" }])?;
     let mut outcome = Outcome::default();
     let mut rows = Vec::new();
     for package in workspace.published().filter(|p| !choices(p).is_empty()) {
@@ -25,6 +27,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
                 .add(Outcome::of_command(&format!("{} with features [{features}]", package.name), success));
         }
     }
+    let fuzz = Cmd::cargo("check").args(["--locked", "--quiet", "--manifest-path", "fuzz/Cargo.toml"]);
+    let success = fuzz.dir(&workspace.root).env("CARGO_TARGET_DIR", workspace.target.join("fuzz")).run()?;
+    rows.push(("fuzz targets".to_owned(), String::new(), success));
+    outcome.add(Outcome::of_command("fuzz targets", success));
     println!("{:<18} {:<44} result", "crate", "features");
     for (package, features, success) in rows {
         let features = if features.is_empty() { "none" } else { &features };

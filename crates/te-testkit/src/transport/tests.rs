@@ -36,7 +36,9 @@ impl Copies {
         let max_slice = if flaw == Flaw::IgnoresLimits { 100_000 } else { 1 << 40 };
         let kind = TransportKind::SHM;
         let (chunk, pace) = match flaw {
-            Flaw::DeniesEffect => (4096, Duration::from_micros(100)),
+            // What shows only when a transfer is interrupted needs one that lasts longer than a busy machine keeps
+            // the interrupting thread waiting.
+            Flaw::DeniesEffect | Flaw::IgnoresCancel => (4096, Duration::from_micros(100)),
             _ => (64 << 10, Duration::ZERO),
         };
         Self { flaw: Some(flaw), max_slice, chunk, pace, ..Self::new(kind) }

@@ -218,7 +218,7 @@ fn run(fault: Fault, op: Op, requests: u64) -> Cell {
     let mut gone = None;
     match fault {
         Fault::Refused => peer.kill_now(),
-        Fault::Silent => peer.signal("-STOP"),
+        Fault::Silent => peer.freeze(),
         Fault::Partitioned => net.as_ref().unwrap().connect(false),
         Fault::Killed | Fault::Frozen => {}
     }
@@ -229,9 +229,9 @@ fn run(fault: Fault, op: Op, requests: u64) -> Cell {
         match fault {
             Fault::Killed => peer.kill_now(),
             Fault::Frozen => {
-                peer.signal("-STOP");
+                peer.freeze();
                 std::thread::sleep(Duration::from_millis(500));
-                peer.signal("-CONT");
+                peer.thaw();
             }
             _ => {}
         }
@@ -244,7 +244,7 @@ fn run(fault: Fault, op: Op, requests: u64) -> Cell {
     // The fault ends; from then until the first transfer that is verified.
     let next = fault.ends_the_peer().then(|| serve(&name, NEXT));
     match fault {
-        Fault::Silent => peer.signal("-CONT"),
+        Fault::Silent => peer.thaw(),
         Fault::Partitioned => net.as_ref().unwrap().connect(true),
         _ => {}
     }

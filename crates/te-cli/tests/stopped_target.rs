@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 use te::{Access, Deadline, Engine, ErrorKind, Op, RemoteRange};
 use te_engine::block_on;
 use te_testkit::{pattern, verify};
@@ -39,8 +39,12 @@ impl Target {
         Self { child, segment }
     }
 
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    fn freeze(&self) {
+        te_testkit::freeze(Pid::from_child(&self.child)).unwrap();
+    }
+
+    fn thaw(&self) {
+        te_testkit::thaw(Pid::from_child(&self.child)).unwrap();
     }
 }
 
@@ -77,7 +81,7 @@ fn write_to_a_stopped_target_says_that_it_may_still_apply() {
     // The connections are there: without them nothing would be sent.
     engine.batch().read(&remote, local.slice(..)).run().unwrap();
     local.write_at(0, &pattern(WRITTEN, LEN)).unwrap();
-    target.signal(Signal::STOP);
+    target.freeze();
     let began = Instant::now();
     let batch =
         engine.batch().write(local.slice(..), &remote).deadline(Duration::from_secs(1)).submit().unwrap();
@@ -91,7 +95,7 @@ fn write_to_a_stopped_target_says_that_it_may_still_apply() {
     let mut memory = block_on(local.unregister(Deadline::after_secs(1))).unwrap();
     memory.bytes_mut().unwrap().fill(0xEE);
 
-    target.signal(Signal::CONT);
+    target.thaw();
     std::thread::sleep(Duration::from_secs(1));
     let again = initiator();
     let found = read_all(&again, &whole(&again, &target));
@@ -107,13 +111,13 @@ fn read_from_a_stopped_target_leaves_local_memory_alone_after_its_end() {
     let engine = initiator();
     let remote = whole(&engine, &target);
     let local = block_on(engine.register(vec![0_u8; LEN], Access::LOCAL)).unwrap();
-    target.signal(Signal::STOP);
+    target.freeze();
     let batch =
         engine.batch().read(&remote, local.slice(..)).deadline(Duration::from_secs(1)).submit().unwrap();
     let error = batch.wait().unwrap_err();
     assert_eq!((error.kind(), error.remote_effect()), (ErrorKind::TimedOut, te::RemoteEffect::None));
     local.write_at(0, &vec![0xEE; LEN]).unwrap();
-    target.signal(Signal::CONT);
+    target.thaw();
     std::thread::sleep(Duration::from_secs(1));
     let mut found = vec![0; LEN];
     local.read_at(0, &mut found).unwrap();
@@ -131,7 +135,7 @@ fn stopped_target_does_not_delay_a_healthy_one() {
     let engine = initiator();
     let (to_stopped, to_healthy) = (whole(&engine, &stopped), whole(&engine, &healthy));
     let local = block_on(engine.register(vec![0_u8; LEN], Access::LOCAL)).unwrap();
-    stopped.signal(Signal::STOP);
+    stopped.freeze();
     let stuck: Vec<_> = (0..8)
         .map(|_| {
             engine

@@ -169,10 +169,10 @@ fn a_stopped_engine_is_silent_until_its_lease_ends() {
     let store = Metad::anywhere();
     let set = ["--set", "advertise=127.0.0.1", "--set", "metadata.lease=20s"];
     let stopped = Served::start_as("prefill-3", &[["--metadata", &store.url].as_slice(), &set].concat());
-    stopped.signal("-STOP");
+    stopped.freeze();
     let found = store.ls(&["--stale", "--set", "control.connect=300ms"]);
     assert_eq!((&found[0]["segment"], &found[0]["state"]), (&"prefill-3".into(), &"silent".into()));
-    stopped.signal("-CONT");
+    stopped.thaw();
     assert_eq!(store.states(), [pair("prefill-3", "alive")]);
 }
 

@@ -33,6 +33,7 @@ mod copy;
 mod directory;
 mod explore;
 mod fault;
+mod freeze;
 mod ledger;
 mod link;
 mod pattern;
@@ -51,6 +52,7 @@ pub use directory::{
 };
 pub use explore::{Explored, Finding, Model, Move, Wire, explore};
 pub use fault::{Fault, FaultTransport, Script, Site, When};
+pub use freeze::{freeze, thaw};
 pub use ledger::{Ledger, Observer, Reported};
 pub use link::{Link, LinkControl, TcpProxy};
 pub use pattern::{Mismatch, Shown, byte_at, compare, fill, pattern, verify};

@@ -130,6 +130,19 @@ impl Served {
         assert!(status.success());
     }
 
+    /// Stops it from answering while its connections stay up.
+    pub(crate) fn freeze(&self) {
+        te_testkit::freeze(self.pid()).unwrap();
+    }
+
+    pub(crate) fn thaw(&self) {
+        te_testkit::thaw(self.pid()).unwrap();
+    }
+
+    fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
     /// The exit code, if it ends in time.
     pub(crate) fn ends_within(&mut self, time: Duration) -> Option<i32> {
         let deadline = Instant::now() + time;

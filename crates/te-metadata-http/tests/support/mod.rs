@@ -95,26 +95,17 @@ impl Process {
         self.url.trim_start_matches("http://").trim_end_matches("/metadata").to_owned()
     }
 
-    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
+    fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
     }
 
-    /// Stops it, and waits until every thread has stopped.
+    /// Stops it from answering while its connections stay up.
     pub(crate) fn freeze(&self) {
-        self.signal(rustix::process::Signal::STOP);
-        let stopped = |thread: std::fs::DirEntry| {
-            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap();
-            stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
-        };
-        let threads = format!("/proc/{}/task", self.child.id());
-        while !std::fs::read_dir(&threads).unwrap().all(|thread| stopped(thread.unwrap())) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        te_testkit::freeze(self.pid()).unwrap();
     }
 
     pub(crate) fn thaw(&self) {
-        self.signal(rustix::process::Signal::CONT);
+        te_testkit::thaw(self.pid()).unwrap();
     }
 
     /// Kill -9.
@@ -125,7 +116,7 @@ impl Process {
 
     /// Asks it to stop; whether it ended well.
     pub(crate) fn stop(mut self) -> bool {
-        self.signal(rustix::process::Signal::INT);
+        rustix::process::kill_process(self.pid(), rustix::process::Signal::INT).unwrap();
         self.child.wait().unwrap().success()
     }
 }

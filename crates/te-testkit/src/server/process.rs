@@ -53,11 +53,11 @@ impl ServerProcess {
 
     /// Stops it from answering while its connections stay up.
     pub(super) fn freeze(&self) -> io::Result<()> {
-        Ok(kill_process(self.server, Signal::STOP)?)
+        crate::freeze(self.server)
     }
 
     pub(super) fn thaw(&self) -> io::Result<()> {
-        Ok(kill_process(self.server, Signal::CONT)?)
+        crate::thaw(self.server)
     }
 }
 

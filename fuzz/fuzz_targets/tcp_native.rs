@@ -7,7 +7,8 @@
 use libfuzzer_sys::fuzz_target;
 use te_transport_tcp::frame::{HEADER_LEN, STATUS_LEN, Status};
 use te_transport_tcp::native::{
-    ANSWER_LEN, Answer, HELLO_LEN, Hello, MAGIC, Malformed, REQUEST_LEN, Request, Verdict,
+    ANSWER_LEN, Answer, ENTRY_LEN, Entry, HELLO_LEN, Hello, LIST_MAX, List, MAGIC, Malformed, REQUEST_LEN, Request,
+    Verdict,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -27,9 +28,26 @@ fuzz_target!(|data: &[u8]| {
                 // What begins a hello begins no request.
                 assert!(!bytes.starts_with(&MAGIC));
             }
-            Err(Malformed::Operation(op)) => assert_eq!(op, bytes[0]),
+            Err(Malformed::Operation(op)) => {
+                assert_eq!(op, bytes[0]);
+                if help {
+                    bytes[1] = 0;
+                    bytes[8..16].fill(0);
+                    bytes[17..32].fill(0);
+                    bytes[34..].fill(0);
+                }
+                if let Ok(Some(list)) = List::decode(&bytes) {
+                    assert_eq!(list.encode(), bytes);
+                    assert!((1..=LIST_MAX).contains(&list.count));
+                }
+            }
             Err(Malformed::Foreign) => assert_ne!(&bytes[2..4], b"te"),
             Err(_) => {}
+        }
+    }
+    for bytes in data.as_chunks::<ENTRY_LEN>().0 {
+        if let Ok(entry) = Entry::decode(bytes) {
+            assert_eq!(entry.encode(), *bytes);
         }
     }
     for bytes in data.as_chunks::<HELLO_LEN>().0 {

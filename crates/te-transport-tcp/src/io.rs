@@ -62,7 +62,7 @@ pub(crate) struct Spans {
 
 impl Spans {
     /// Most ranges in one list.
-    pub(crate) const MAX: usize = 48;
+    pub(crate) const MAX: usize = 136;
 
     pub(crate) fn new() -> Self {
         Self { list: [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; Self::MAX], first: 0, len: 0 }
@@ -70,6 +70,11 @@ impl Spans {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.first == self.len
+    }
+
+    /// How many ranges can be added.
+    pub(crate) fn room(&self) -> usize {
+        Self::MAX - self.len
     }
 
     pub(crate) fn clear(&mut self) {

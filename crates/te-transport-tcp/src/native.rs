@@ -1,9 +1,11 @@
 //! The data framing between te engines as pure functions: no I/O, no allocation. `docs/wire/native-data.md` has the bytes.
 //!
 //! A connection begins with a [`Hello`], in which both lives are named, and an [`Answer`]. Then every request is a header
-//! of [`REQUEST_LEN`] bytes that names its attempt and the registration of the buffer it means. Every request is answered
-//! with a [`Verdict`], in order, which has the shape of a status of version 2. Numbers are little endian and fixed in
+//! of [`REQUEST_LEN`] bytes that names its attempt and the registration of the buffer it means; from version 2 on many small
+//! ones can be one [`List`]. Every request or list is answered with a [`Verdict`], in order, which has the shape of a status of version 2. Numbers are little endian and fixed in
 //! width, as in the codec of control messages.
+
+mod list;
 
 use te_segment::{Generation, Incarnation};
 use te_transport::{AttemptId, Op};
@@ -11,8 +13,10 @@ use thiserror::Error;
 
 use crate::frame::{STATUS_LEN, STATUS_MAGIC};
 
+pub use list::{ENTRY_LEN, ENTRY_MAX, Entry, LIST_LEN, LIST_MAX, LIST_SINCE, List};
+
 /// Versions of this framing that this engine speaks: the oldest and the newest.
-pub const VERSIONS: (u16, u16) = (1, 1);
+pub const VERSIONS: (u16, u16) = (1, 2);
 /// First bytes of a hello and of its answer. As the length of a request of the other framings it is more than any address
 /// space has, so no such request begins like this.
 pub const MAGIC: [u8; 8] = *b"te-data\n";
@@ -41,6 +45,9 @@ pub enum Malformed {
     /// The operation is neither READ nor WRITE.
     #[error("unknown operation {0:#04x}")]
     Operation(u8),
+    /// A list, or a request in one, is longer than allowed or empty.
+    #[error("a list or a request in it is longer than allowed, or empty")]
+    List,
     /// Reserved bits or bytes are set, or a member that is absent has a value.
     #[error("reserved bits are set")]
     Reserved,

@@ -35,23 +35,25 @@ struct State {
 }
 
 impl Admission for Gate {
-    fn admit(&self, peer: Incarnation, id: AttemptId, executor: &Arc<dyn Abort>) -> bool {
+    fn admit(&self, peer: Incarnation, ids: &[AttemptId], executor: &Arc<dyn Abort>) -> bool {
         let mut state = self.state.lock();
-        if id.attempt <= state.fenced {
+        if ids.iter().any(|id| id.attempt <= state.fenced) {
             return false;
         }
-        state.admitted += 1;
-        state.running.push((peer, id, executor.clone()));
+        state.admitted += ids.len();
+        state.running.extend(ids.iter().map(|id| (peer, *id, executor.clone())));
         true
     }
 
-    fn ended(&self, peer: Incarnation, id: AttemptId, executor: &Arc<dyn Abort>) {
+    fn ended(&self, peer: Incarnation, ids: &[AttemptId], executor: &Arc<dyn Abort>) {
         let mut state = self.state.lock();
-        let at = state
-            .running
-            .iter()
-            .position(|(life, other, one)| (*life, *other) == (peer, id) && Arc::ptr_eq(one, executor));
-        state.running.swap_remove(at.unwrap());
+        for id in ids {
+            let at = state
+                .running
+                .iter()
+                .position(|(life, other, one)| (*life, *other) == (peer, *id) && Arc::ptr_eq(one, executor));
+            state.running.swap_remove(at.unwrap());
+        }
         drop(state);
         self.ended.notify_all();
     }

@@ -9,7 +9,10 @@ use proptest::prelude::*;
 use te_segment::{Generation, Incarnation, codec};
 use te_transport::{AttemptId, Op};
 use te_transport_tcp::frame::{self, HEADER_LEN, STATUS_LEN, Status};
-use te_transport_tcp::native::{ANSWER_LEN, Answer, HELLO_LEN, Hello, REQUEST_LEN, Request, Verdict, Why};
+use te_transport_tcp::native::{
+    ANSWER_LEN, Answer, ENTRY_LEN, ENTRY_MAX, Entry, HELLO_LEN, Hello, LIST_MAX, List, REQUEST_LEN, Request,
+    Verdict, Why,
+};
 
 fn life(low: u128) -> Incarnation {
     Incarnation::from_bits(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f00 | low)
@@ -56,12 +59,62 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-#[test]
-fn every_frame_is_its_golden_vector() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wire/vectors/native-data-v1.tsv");
+/// The frames of a vector file are these, by name.
+fn are_golden(file: &str, frames: Vec<(&str, String)>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wire/vectors").join(file);
     let text = std::fs::read_to_string(path).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let mut vectors: BTreeMap<&str, &str> = lines.filter_map(|line| line.split_once('\t')).collect();
+    for (name, bytes) in frames {
+        assert_eq!(vectors.remove(name), Some(bytes.as_str()), "{name}");
+    }
+    assert!(vectors.is_empty(), "{vectors:?}");
+}
+
+fn list(op: Op) -> List {
+    List { op, part: 8, count: 2, len: 4096 + 100 }
+}
+
+fn entry() -> Entry {
+    let attempt = AttemptId { request: 0x0a0b, attempt: 2 };
+    Entry { attempt, len: 4096, addr: 0x0000_7f00_0000_1000, generation: Generation::new(5) }
+}
+
+#[test]
+fn every_frame_of_the_second_version_is_its_golden_vector() {
+    let frames = vec![
+        ("read_list", hex(&list(Op::Read).encode())),
+        ("write_list", hex(&list(Op::Write).encode())),
+        ("entry", hex(&entry().encode())),
+    ];
+    are_golden("native-data-v2.tsv", frames);
+}
+
+#[test]
+fn lists_come_back_within_their_bounds() {
+    for op in [Op::Read, Op::Write] {
+        assert_eq!(List::decode(&list(op).encode()), Ok(Some(list(op))));
+        assert_eq!(List::decode(&request(op).encode()), Ok(None));
+        // An engine of the first version knows no such operation.
+        assert!(Request::decode(&list(op).encode()).is_err());
+        let largest = List { count: LIST_MAX, len: LIST_MAX as u64 * ENTRY_MAX, ..list(op) };
+        assert_eq!(List::decode(&largest.encode()), Ok(Some(largest)));
+        for beyond in [
+            List { count: LIST_MAX + 1, ..largest },
+            List { len: largest.len + 1, ..largest },
+            List { count: 0, ..largest },
+        ] {
+            assert!(List::decode(&beyond.encode()).is_err(), "{beyond:?}");
+        }
+    }
+    assert_eq!(Entry::decode(&entry().encode()), Ok(entry()));
+    for len in [0, ENTRY_MAX as u32 + 1, u32::MAX] {
+        assert!(Entry::decode(&Entry { len, ..entry() }.encode()).is_err(), "{len}");
+    }
+}
+
+#[test]
+fn every_frame_is_its_golden_vector() {
     let unnamed = Request { generation: None, ..request(Op::Read) };
     let mut frames = vec![
         ("hello", hex(&hello().encode())),
@@ -72,10 +125,7 @@ fn every_frame_is_its_golden_vector() {
     frames.extend(ANSWERS.iter().map(|(name, answer)| (*name, hex(&answer.encode()))));
     frames.extend(VERDICTS.iter().map(|(name, verdict)| (*name, hex(&verdict.encode()))));
     frames.push(("rejected_gone_last", hex(&Verdict::Rejected(Why::Gone).encode_last())));
-    for (name, bytes) in frames {
-        assert_eq!(vectors.remove(name), Some(bytes.as_str()), "{name}");
-    }
-    assert!(vectors.is_empty(), "{vectors:?}");
+    are_golden("native-data-v1.tsv", frames);
 }
 
 #[test]
@@ -127,6 +177,25 @@ fn no_other_framing_serves_a_hello() {
 }
 
 proptest! {
+    #[test]
+    fn every_list_and_entry_decodes_to_what_encodes_the_same_or_is_refused(
+        mut head: [u8; REQUEST_LEN], mut entry: [u8; ENTRY_LEN], likely: bool, op in 2_u8..4,
+    ) {
+        if likely {
+            head[..4].copy_from_slice(&[op, 0, b't', b'e']);
+            head[8..16].fill(0);
+            head[17..32].fill(0);
+            head[34..].fill(0);
+            entry[14..16].fill(0);
+        }
+        if let Ok(Some(list)) = List::decode(&head) {
+            prop_assert_eq!(list.encode(), head);
+        }
+        if let Ok(decoded) = Entry::decode(&entry) {
+            prop_assert_eq!(decoded.encode(), entry);
+        }
+    }
+
     #[test]
     fn every_request_decodes_to_what_encodes_the_same_or_is_refused(
         mut bytes: [u8; REQUEST_LEN], likely: bool, op in 0_u8..3, flags in 0_u8..3,

@@ -11,7 +11,9 @@ use common::{ATTEMPT, Batch, FakePeer, Node, bytes, failed, transfer_of};
 use te_segment::{Access, Generation, Incarnation};
 use te_transport::{FailureKind, Op, Outcome, RemoteEffect, SubmitMode};
 use te_transport_tcp::TcpConfig;
-use te_transport_tcp::native::{ANSWER_LEN, Answer, HELLO_LEN, Hello, REQUEST_LEN, Request, Verdict, Why};
+use te_transport_tcp::native::{
+    ANSWER_LEN, Answer, HELLO_LEN, Hello, REQUEST_LEN, Request, VERSIONS, Verdict, Why,
+};
 
 const LIFE: Incarnation = Incarnation::from_bits(77);
 const OF: Generation = Generation::new(3);
@@ -74,7 +76,7 @@ fn answers_to_the_hello_become_failures_of_their_kind() {
         (Answer::StaleIncarnation { now: other }, FailureKind::StaleIncarnation),
         // A target that does not look whom the hello is for.
         (Answer::Welcome { version: 1, now: other }, FailureKind::StaleIncarnation),
-        (Answer::Welcome { version: 2, now: LIFE }, FailureKind::Protocol),
+        (Answer::Welcome { version: VERSIONS.1 + 1, now: LIFE }, FailureKind::Protocol),
         (Answer::Version { oldest: 2, newest: 3 }, FailureKind::Protocol),
         (Answer::ShuttingDown, FailureKind::Unreachable),
         (Answer::Busy, FailureKind::Unreachable),
@@ -158,7 +160,7 @@ fn hello_names_both_lives_and_requests_name_all_they_mean() {
     assert!(batch.submit(&path, SubmitMode::CallerRuns).wait().iter().all(Outcome::is_done));
     for index in 0..3_u64 {
         let (hello, request) = sees.recv().unwrap();
-        assert_eq!(hello, Hello { version: 1, from: node.context.incarnation, to: LIFE });
+        assert_eq!(hello, Hello { version: VERSIONS.1, from: node.context.incarnation, to: LIFE });
         let attempt = te_transport::AttemptId { request: 40 + index, attempt: 2 };
         let (op, part, addr) = (Op::Write, index as u32, REMOTE + index);
         assert_eq!(request, Request { op, attempt, part, addr, len: 16, generation: Some(OF) });

@@ -26,42 +26,43 @@ impl fmt::Display for AttemptId {
     }
 }
 
-/// Decides at the target whether an attempt of a peer may touch memory.
+/// Decides at the target whether attempts of a peer may touch memory.
 pub trait Admission: Send + Sync {
-    /// Whether it may. If so, `executor` is interrupted when the attempt is fenced while it runs, and
-    /// [`ended`](Self::ended) must be called once when it touches nothing any more; [`Admitted`] does both. Parts of one
-    /// attempt may run at the same time.
-    fn admit(&self, peer: Incarnation, id: AttemptId, executor: &Arc<dyn Abort>) -> bool;
+    /// Whether all of them may, which is as much as whether any may: one that is fenced costs the others their admission.
+    /// If they may, `executor` is interrupted when one of them is fenced while it runs, and [`ended`](Self::ended) must be
+    /// called once when they touch nothing any more; [`Admitted`] does both. Parts of one attempt may run at the same
+    /// time, and stand beside each other in `ids`.
+    fn admit(&self, peer: Incarnation, ids: &[AttemptId], executor: &Arc<dyn Abort>) -> bool;
 
-    /// An admitted attempt, or this part of it, touches nothing any more.
-    fn ended(&self, peer: Incarnation, id: AttemptId, executor: &Arc<dyn Abort>);
+    /// Attempts admitted together, or these parts of them, touch nothing any more.
+    fn ended(&self, peer: Incarnation, ids: &[AttemptId], executor: &Arc<dyn Abort>);
 }
 
-/// An admitted attempt, or a part of one. Dropping it says that it has ended.
-#[must_use = "dropping it ends the attempt"]
+/// Admitted attempts, or parts of them. Dropping it says that they have ended.
+#[must_use = "dropping it ends the attempts"]
 pub struct Admitted<'a> {
     admission: &'a dyn Admission,
     executor: &'a Arc<dyn Abort>,
     peer: Incarnation,
-    id: AttemptId,
+    ids: &'a [AttemptId],
 }
 
 impl<'a> Admitted<'a> {
-    /// Asks for admission. `None`: refuse the request, it is fenced.
+    /// Asks for admission. `None`: refuse the requests, one of them is fenced.
     pub fn ask(
         admission: &'a dyn Admission,
         peer: Incarnation,
-        id: AttemptId,
+        ids: &'a [AttemptId],
         executor: &'a Arc<dyn Abort>,
     ) -> Option<Self> {
         // Not built in advance: dropping one that was not admitted would end what never began.
-        admission.admit(peer, id, executor).then(|| Self { admission, executor, peer, id })
+        admission.admit(peer, ids, executor).then(|| Self { admission, executor, peer, ids })
     }
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.admission.ended(self.peer, self.id, self.executor);
+        self.admission.ended(self.peer, self.ids, self.executor);
     }
 }
 
@@ -70,9 +71,9 @@ impl Drop for Admitted<'_> {
 pub struct AdmitAll;
 
 impl Admission for AdmitAll {
-    fn admit(&self, _: Incarnation, _: AttemptId, _: &Arc<dyn Abort>) -> bool {
+    fn admit(&self, _: Incarnation, _: &[AttemptId], _: &Arc<dyn Abort>) -> bool {
         true
     }
 
-    fn ended(&self, _: Incarnation, _: AttemptId, _: &Arc<dyn Abort>) {}
+    fn ended(&self, _: Incarnation, _: &[AttemptId], _: &Arc<dyn Abort>) {}
 }

@@ -127,13 +127,13 @@ struct Counted {
 }
 
 impl Admission for Counted {
-    fn admit(&self, _: Incarnation, id: AttemptId, _: &Arc<dyn Abort>) -> bool {
-        let admits = id.attempt > 1;
+    fn admit(&self, _: Incarnation, ids: &[AttemptId], _: &Arc<dyn Abort>) -> bool {
+        let admits = ids.iter().all(|id| id.attempt > 1);
         self.admitted.fetch_add(usize::from(admits), Ordering::Relaxed);
         admits
     }
 
-    fn ended(&self, _: Incarnation, _: AttemptId, _: &Arc<dyn Abort>) {
+    fn ended(&self, _: Incarnation, _: &[AttemptId], _: &Arc<dyn Abort>) {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -143,9 +143,11 @@ impl Admission for Counted {
 fn only_admitted_attempts_end() {
     let (counted, executor) = (Counted::default(), Arc::new(Count(AtomicUsize::new(0))) as Arc<dyn Abort>);
     let peer = Incarnation::from_bits(1);
-    let ask = |attempt| Admitted::ask(&counted, peer, AttemptId { request: 1, attempt }, &executor);
+    let ids = [1, 2].map(|attempt| AttemptId { request: 1, attempt });
+    let ask = |attempt: usize| Admitted::ask(&counted, peer, &ids[attempt - 1..attempt], &executor);
     let count = || (counted.admitted.load(Ordering::Relaxed), counted.ended.load(Ordering::Relaxed));
     assert!(ask(1).is_none());
+    assert!(Admitted::ask(&counted, peer, &ids, &executor).is_none());
     assert_eq!(count(), (0, 0));
     let admitted = ask(2);
     assert!(admitted.is_some());

@@ -35,7 +35,7 @@ struct SenderLife {
 
 struct State {
     ledger: FenceLedger,
-    /// Who runs what; few at a time.
+    /// Who runs what; few at a time. What was admitted together stands together.
     executors: Vec<(AttemptId, Arc<dyn Abort>)>,
     acknowledge: HashMap<u64, oneshot::Sender<()>>,
     /// The process is gone: nothing new comes from it.
@@ -156,36 +156,49 @@ impl SenderLife {
 }
 
 impl State {
+    /// Notes the end of admitted attempts and acknowledges the fences that waited for it.
+    fn end(&mut self, ids: &[AttemptId]) {
+        for id in ids {
+            for fence in self.ledger.ended(*id) {
+                if let Some(waiting) = self.acknowledge.remove(&fence) {
+                    // Whoever waited may be gone.
+                    let _ = waiting.send(());
+                }
+            }
+        }
+    }
+
     fn is_forgettable(&self) -> bool {
         self.ledger.is_blank() || self.over && self.ledger.is_idle()
     }
 }
 
 impl Admission for Fences {
-    fn admit(&self, peer: Incarnation, id: AttemptId, executor: &Arc<dyn Abort>) -> bool {
+    fn admit(&self, peer: Incarnation, ids: &[AttemptId], executor: &Arc<dyn Abort>) -> bool {
         let admitted = self.with(peer, |_, state| {
-            let admitted = state.ledger.admit(id);
-            if admitted {
-                state.executors.push((id, executor.clone()));
+            let fenced = ids.iter().position(|id| !state.ledger.admit(*id));
+            let admitted = &ids[..fenced.unwrap_or(ids.len())];
+            if fenced.is_some() {
+                state.end(admitted);
+                return false;
             }
-            admitted
+            state.executors.extend(admitted.iter().map(|id| (*id, executor.clone())));
+            true
         });
         admitted.unwrap_or(false)
     }
 
-    fn ended(&self, peer: Incarnation, id: AttemptId, executor: &Arc<dyn Abort>) {
+    fn ended(&self, peer: Incarnation, ids: &[AttemptId], executor: &Arc<dyn Abort>) {
         let Some(life) = self.lives.read().get(&peer).cloned() else { return };
         let mut state = life.state.lock();
         let Some(state) = state.as_mut() else { return };
-        let place = state.executors.iter().position(|(of, by)| *of == id && Arc::ptr_eq(by, executor));
+        let same = |(running, id): (&(AttemptId, Arc<dyn Abort>), &AttemptId)| {
+            running.0 == *id && Arc::ptr_eq(&running.1, executor)
+        };
+        let place = state.executors.windows(ids.len().max(1)).position(|some| some.iter().zip(ids).all(same));
         let Some(place) = place else { return };
-        state.executors.swap_remove(place);
-        for fence in state.ledger.ended(id) {
-            if let Some(waiting) = state.acknowledge.remove(&fence) {
-                // Whoever waited may be gone.
-                let _ = waiting.send(());
-            }
-        }
+        state.executors.drain(place..place + ids.len());
+        state.end(ids);
     }
 }
 
@@ -241,29 +254,47 @@ mod tests {
     fn a_fence_interrupts_who_runs_and_waits_for_all_parts() {
         let fences = Fences::new();
         let ((one, first), (two, second)) = (executor(), executor());
-        assert!(fences.admit(PEER, id(5, 1), &first) && fences.admit(PEER, id(5, 1), &second));
+        assert!(fences.admit(PEER, &[id(5, 1)], &first) && fences.admit(PEER, &[id(5, 1)], &second));
         let (other, innocent) = executor();
-        assert!(fences.admit(PEER, id(6, 1), &innocent));
+        assert!(fences.admit(PEER, &[id(6, 1)], &innocent));
         let FenceBegun::Stopping(stopping) = fences.fence(PEER, &[id(5, 2)]) else { panic!("runs") };
         let aborted = |executor: &Executor| executor.0.load(Ordering::SeqCst);
         assert_eq!((aborted(&one), aborted(&two), aborted(&other)), (1, 1, 0));
         assert_eq!(fences.outcomes(PEER, &[id(5, 2)]), [FenceOutcome::MayStillApply]);
-        assert!(!fences.admit(PEER, id(5, 2), &first));
-        fences.ended(PEER, id(5, 1), &first);
-        fences.ended(PEER, id(5, 1), &second);
+        assert!(!fences.admit(PEER, &[id(5, 2)], &first));
+        fences.ended(PEER, &[id(5, 1)], &first);
+        fences.ended(PEER, &[id(5, 1)], &second);
         assert!(running().block_on(stopping.ended_within(Duration::from_secs(10))));
         assert_eq!(fences.outcomes(PEER, &[id(5, 2)]), [FenceOutcome::Stopped]);
-        assert!(fences.admit(PEER, id(5, 3), &first), "a newer attempt may run");
+        assert!(fences.admit(PEER, &[id(5, 3)], &first), "a newer attempt may run");
+    }
+
+    /// FO-07
+    #[test]
+    fn what_is_admitted_together_is_refused_and_ends_together() {
+        let fences = Fences::new();
+        let (one, by) = executor();
+        let list = [id(5, 1), id(5, 1), id(6, 1), id(7, 1)];
+        assert!(fences.admit(PEER, &list, &by));
+        let FenceBegun::Stopping(stopping) = fences.fence(PEER, &[id(6, 1)]) else { panic!("runs") };
+        assert_eq!(one.0.load(Ordering::SeqCst), 1);
+        assert!(!fences.admit(PEER, &[id(8, 1), id(6, 1)], &by), "one is fenced");
+        assert!(matches!(fences.fence(PEER, &[id(8, 1)]), FenceBegun::Done), "so the other does not run");
+        fences.ended(PEER, &list, &by);
+        assert!(running().block_on(stopping.ended_within(Duration::from_secs(10))));
+        for id in list {
+            assert!(matches!(fences.fence(PEER, &[id]), FenceBegun::Done), "{id} has ended");
+        }
     }
 
     #[test]
     fn a_fence_that_is_not_waited_for_any_more_still_refuses() {
         let fences = Fences::new();
         let (_, by) = executor();
-        assert!(fences.admit(PEER, id(5, 1), &by));
+        assert!(fences.admit(PEER, &[id(5, 1)], &by));
         drop(fences.fence(PEER, &[id(5, 1)]));
-        fences.ended(PEER, id(5, 1), &by);
-        assert!(!fences.admit(PEER, id(5, 1), &by));
+        fences.ended(PEER, &[id(5, 1)], &by);
+        assert!(!fences.admit(PEER, &[id(5, 1)], &by));
     }
 
     #[test]
@@ -272,12 +303,12 @@ mod tests {
         let (_, by) = executor();
         let life = Incarnation::from_bits;
         assert!(matches!(fences.fence(life(1), &[id(1, 1)]), FenceBegun::Done));
-        assert!(fences.admit(life(2), id(1, 1), &by));
-        assert!(!fences.admit(life(3), id(1, 1), &by), "both are needed");
-        fences.ended(life(2), id(1, 1), &by);
-        assert!(fences.admit(life(3), id(1, 1), &by), "the second has nothing to remember");
-        assert!(!fences.admit(life(1), id(1, 1), &by), "the first is remembered");
+        assert!(fences.admit(life(2), &[id(1, 1)], &by));
+        assert!(!fences.admit(life(3), &[id(1, 1)], &by), "both are needed");
+        fences.ended(life(2), &[id(1, 1)], &by);
+        assert!(fences.admit(life(3), &[id(1, 1)], &by), "the second has nothing to remember");
+        assert!(!fences.admit(life(1), &[id(1, 1)], &by), "the first is remembered");
         fences.over(life(1));
-        assert!(fences.admit(life(4), id(1, 1), &by), "the first is over");
+        assert!(fences.admit(life(4), &[id(1, 1)], &by), "the first is over");
     }
 }

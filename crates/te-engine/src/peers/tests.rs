@@ -83,7 +83,7 @@ impl Executor {
             this: this.clone(),
         });
         let by: Arc<dyn Abort> = executor.clone();
-        assert!(fences.admit(sender.incarnation(), attempt, &by));
+        assert!(fences.admit(sender.incarnation(), &[attempt], &by));
         executor
     }
 
@@ -98,7 +98,7 @@ impl Abort for Executor {
         if let (true, Some(this), Some(fences)) = (self.obeys, self.this.upgrade(), self.at.upgrade()) {
             std::thread::spawn(move || {
                 let by: Arc<dyn Abort> = this.clone();
-                fences.ended(this.sender, this.attempt, &by);
+                fences.ended(this.sender, &[this.attempt], &by);
             });
         }
     }
@@ -115,7 +115,7 @@ fn a_fence_ends_what_runs_at_the_target() {
     assert_eq!(reply, FenceReply::Outcomes(vec![FenceOutcome::Stopped; 2]));
     assert_eq!((fenced.aborted(), other.aborted()), (1, 0));
     let by: Arc<dyn Abort> = other;
-    let admit = |attempt| target.core().peers().desk.fences.admit(sender.incarnation(), attempt, &by);
+    let admit = |attempt| target.core().peers().desk.fences.admit(sender.incarnation(), &[attempt], &by);
     assert!(!admit(id(5, 1)) && !admit(id(5, 2)) && !admit(id(9, 1)));
     assert!(admit(id(5, 3)), "a newer attempt may run");
     // Again is fine.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use te_segment::TcpFraming;
+use te_segment::{Generation, TcpFraming};
 use te_transport::{Failure, FailureKind, Op};
 
 use super::peer::Peer;
@@ -13,7 +13,7 @@ use crate::error::Break;
 use crate::frame::{HEADER_LEN, Request, STATUS_LEN, Status};
 use crate::framing::{Framing, HEADER_MAX};
 use crate::io::Wire;
-use crate::native;
+use crate::native::{self, ENTRY_LEN, Entry, LIST_MAX, List, REQUEST_LEN};
 use crate::progress::Progress;
 
 /// A connection of the initiator.
@@ -23,25 +23,46 @@ pub(crate) struct Link {
     pub(crate) sent: VecDeque<Unit>,
     /// When the last train on it ended, if one has run: the peer may have closed it since.
     pub(crate) used: Option<Instant>,
-    /// Requests sent on it.
+    /// Requests sent on it, a list as one.
     pub(crate) parts: u32,
+    /// Requests that `sent` makes, a list as one.
+    pub(crate) frames: usize,
+    /// Whether the peer takes lists.
+    lists: bool,
 }
 
 impl Link {
-    pub(crate) fn new(wire: Wire) -> Self {
-        Self { wire, sent: VecDeque::new(), used: None, parts: 0 }
+    /// A connection on which requests may be sent, in this version of the native framing if it is one.
+    pub(crate) fn new(wire: Wire, version: Option<u16>) -> Self {
+        let lists = version.is_some_and(|version| version >= native::LIST_SINCE);
+        Self { wire, sent: VecDeque::new(), used: None, parts: 0, frames: 0, lists }
     }
 }
+
+/// A request or a list as it goes out; its units are the last in `link.sent`.
+pub(super) struct Frame {
+    /// Bytes in front of the payload.
+    pub(super) head: usize,
+    pub(super) units: usize,
+    /// Payload bytes.
+    pub(super) len: u64,
+}
+
+/// Most bytes of a frame in front of its payload.
+pub(super) const HEAD_MAX: usize = native::LIST_LEN;
+
+/// Payload bytes after which a list is not made longer.
+const LIST_BYTES: u64 = 128 << 10;
 
 /// A train on a link.
 pub(super) struct Exchange<'a> {
     pub(super) peer: &'a Peer,
     pub(super) link: &'a mut Link,
     pub(super) train: &'a mut Train,
-    /// Units at the back of `link.sent` whose last byte is not sent.
+    /// Units at the back of `link.sent` that belong to frames whose last byte is not sent.
     pub(super) unsent: usize,
-    /// Whether the first of them has begun.
-    pub(super) begun: bool,
+    /// Those of them whose frame has begun.
+    pub(super) begun: usize,
     /// Whether the peer has answered anything in this train.
     pub(super) answered: bool,
     /// The last look at the clock.
@@ -50,7 +71,7 @@ pub(super) struct Exchange<'a> {
 
 impl<'a> Exchange<'a> {
     pub(super) fn new(peer: &'a Peer, link: &'a mut Link, train: &'a mut Train, now: Instant) -> Self {
-        Self { peer, link, train, unsent: 0, begun: false, answered: false, looked: Cell::new(now) }
+        Self { peer, link, train, unsent: 0, begun: 0, answered: false, looked: Cell::new(now) }
     }
 
     /// Runs the train to its end or to what breaks it.
@@ -63,7 +84,7 @@ impl<'a> Exchange<'a> {
 
     /// Units at the front of `link.sent` of which a byte may be on the way.
     pub(super) fn started(&self) -> usize {
-        self.link.sent.len() - self.unsent + usize::from(self.begun)
+        self.link.sent.len() - self.unsent + self.begun
     }
 
     /// Whether every request is answered with a status.
@@ -71,11 +92,7 @@ impl<'a> Exchange<'a> {
         self.peer.framing().has_status()
     }
 
-    pub(super) fn header_len(&self) -> usize {
-        self.peer.framing().header_len()
-    }
-
-    /// Requests in flight at most. Version 1 has no way to say which of several failed.
+    /// Requests in flight at most, a list as one. Version 1 has no way to say which of several failed.
     pub(super) fn window(&self) -> usize {
         if self.has_status() && !self.train.one_at_a_time { self.peer.config().pipeline } else { 1 }
     }
@@ -95,8 +112,77 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// The header of a request: the first [`header_len`](Self::header_len) bytes.
-    pub(super) fn header(&mut self, unit: &Unit) -> [u8; HEADER_MAX] {
+    /// Takes the next units as one frame, in `link.sent`, and writes what goes in front of their payload to `head`, which has
+    /// room for [`HEAD_MAX`] bytes.
+    pub(super) fn next_frame(&mut self, head: &mut [u8]) -> Option<Frame> {
+        let unit = self.next_unit()?;
+        self.link.frames += 1;
+        let mut frame = Frame { head: self.peer.framing().header_len(), units: 1, len: unit.len() };
+        if self.link.lists && !self.train.one_at_a_time && unit.is_listable() {
+            self.list(unit, head, &mut frame);
+        } else {
+            let header = self.header(&unit);
+            head[..frame.head].copy_from_slice(&header[..frame.head]);
+            self.push_sent(unit, true);
+        }
+        Some(frame)
+    }
+
+    /// Makes a list of this unit and those behind it, or a single request if there are none that fit.
+    fn list(&mut self, first: Unit, head: &mut [u8], frame: &mut Frame) {
+        let header = self.header(&first);
+        let mut count = 0;
+        let mut next = Some(first);
+        let (front, entries) = head.split_at_mut(REQUEST_LEN);
+        for slot in entries.as_chunks_mut::<ENTRY_LEN>().0.iter_mut().take(LIST_MAX) {
+            let Some(unit) = next.take() else { break };
+            // Units without a generation, or too long for an entry, are not listable.
+            let (generation, len) = (unit.generation.unwrap_or(Generation::new(0)), unit.len() as u32);
+            *slot = Entry { attempt: unit.attempt, len, addr: unit.remote(), generation }.encode();
+            if count > 0 {
+                frame.len += unit.len();
+            }
+            self.push_sent(unit, count == 0);
+            count += 1;
+            if frame.len < LIST_BYTES && count < LIST_MAX {
+                next = self.next_listable();
+            }
+        }
+        if count > 1 {
+            let part = self.link.parts.wrapping_sub(1);
+            front.copy_from_slice(&List { op: self.train.op, part, count, len: frame.len }.encode());
+            frame.head = REQUEST_LEN + count * ENTRY_LEN;
+            frame.units = count;
+        } else {
+            front.copy_from_slice(&header);
+        }
+    }
+
+    /// The next unit if it can be sent in a list.
+    fn next_listable(&mut self) -> Option<Unit> {
+        if self.train.units.is_empty() {
+            self.peer.refill(self.train);
+        }
+        self.train.units.front().filter(|unit| unit.is_listable())?;
+        self.train.units.pop_front()
+    }
+
+    fn push_sent(&mut self, mut unit: Unit, leads: bool) {
+        unit.leads = leads;
+        self.link.sent.push_back(unit);
+        self.unsent += 1;
+    }
+
+    /// Takes the units of the front frame one by one: its `first`, and then the others until there is none.
+    pub(super) fn pop_answered(&mut self, first: bool) -> Option<Unit> {
+        self.link.sent.front().filter(|unit| unit.leads == first)?;
+        let unit = self.link.sent.pop_front()?;
+        self.link.frames -= usize::from(first);
+        Some(unit)
+    }
+
+    /// The header of a request: as many bytes as the framing's headers have.
+    fn header(&mut self, unit: &Unit) -> [u8; HEADER_MAX] {
         let (op, addr, len) = (self.train.op, unit.remote(), unit.len());
         let framing = match self.peer.framing() {
             Framing::Native => {

@@ -31,8 +31,8 @@ pub(super) enum NotGreeted {
 }
 
 impl Greeting<'_> {
-    /// Says hello and waits for the welcome.
-    pub(super) fn exchange(&self, wire: &mut Wire) -> Result<(), NotGreeted> {
+    /// Says hello and waits for the welcome. Returns the version spoken from here on.
+    pub(super) fn exchange(&self, wire: &mut Wire) -> Result<u16, NotGreeted> {
         let hello = Hello { version: VERSIONS.1, from: self.from, to: self.to }.encode();
         let mut sent = 0;
         while sent < HELLO_LEN {
@@ -72,7 +72,7 @@ impl Greeting<'_> {
         Ok(left)
     }
 
-    fn judge(&self, answer: &[u8; ANSWER_LEN]) -> Result<(), ConnectError> {
+    fn judge(&self, answer: &[u8; ANSWER_LEN]) -> Result<u16, ConnectError> {
         let (oldest, newest) = VERSIONS;
         let refused = |kind, text: String| Err(ConnectError::Refused(kind, text));
         let stale = |now| {
@@ -81,7 +81,7 @@ impl Greeting<'_> {
         };
         match Answer::decode(answer) {
             Ok(Answer::Welcome { now, .. }) if now != self.to => stale(now),
-            Ok(Answer::Welcome { version, .. }) if (oldest..=newest).contains(&version) => Ok(()),
+            Ok(Answer::Welcome { version, .. }) if (oldest..=newest).contains(&version) => Ok(version),
             Ok(Answer::Welcome { version, .. }) => {
                 let text =
                     format!("the peer wants to speak version {version}, we speak {oldest} to {newest}");

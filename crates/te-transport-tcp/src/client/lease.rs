@@ -98,7 +98,8 @@ impl Lease {
         let connected = self.greeted(&dialer, &addresses);
         // A name may lead elsewhere next time.
         *peer.addresses.lock() = connected.is_ok().then_some(addresses);
-        let link = Link::new(connected?);
+        let (wire, version) = connected?;
+        let link = Link::new(wire, version);
         add(&peer.counters().connected, 1);
         let mut state = peer.state.lock();
         state.active.push(link.wire.interrupter().clone());
@@ -112,19 +113,23 @@ impl Lease {
         Ok(())
     }
 
-    /// A connection on which requests may be sent.
-    fn greeted(&self, dialer: &Dialer<'_>, addresses: &[SocketAddr]) -> Result<Wire, ConnectError> {
+    /// A connection on which requests may be sent, and the version of the native framing it speaks.
+    fn greeted(
+        &self,
+        dialer: &Dialer<'_>,
+        addresses: &[SocketAddr],
+    ) -> Result<(Wire, Option<u16>), ConnectError> {
         let peer = &self.peer;
         let mut wire = dialer.connect(addresses)?;
         let Some(to) = peer.identity.incarnation.filter(|_| peer.framing() == Framing::Native) else {
-            return Ok(wire);
+            return Ok((wire, None));
         };
         let (from, counters) = (peer.common.incarnation, peer.counters());
         let greeting = Greeting { from, to, counters, until: dialer.until, stop: dialer.stop };
         // A connection that breaks is replaced once: what was not sent yet can go over another one.
         for last in [false, true] {
             match greeting.exchange(&mut wire) {
-                Ok(()) => break,
+                Ok(version) => return Ok((wire, Some(version))),
                 Err(NotGreeted::Final(ConnectError::Failed(text))) => {
                     return Err(ConnectError::Failed(format!("data port {}: {text}", dialer.endpoint)));
                 }
@@ -135,7 +140,8 @@ impl Lease {
                 Err(NotGreeted::Broken(_)) => wire = dialer.connect(addresses)?,
             }
         }
-        Ok(wire)
+        // The second try has returned.
+        Err(ConnectError::Stopped)
     }
 
     fn not_connected(&self, train: Train, error: ConnectError, started_at: u64) {
@@ -275,7 +281,11 @@ impl Settlement<'_> {
         let is_read = op == te_transport::Op::Read;
         let (kind, text, late) = match cause {
             Break::Refused(code) => {
-                if let Some(unit) = sent.pop_front() {
+                let listed = 1 + sent.iter().skip(1).take_while(|unit| !unit.leads).count();
+                if listed > 1 {
+                    // Whichever of them is meant: each gets a verdict of its own.
+                    sent.iter_mut().take(listed).for_each(|unit| unit.alone = true);
+                } else if let Some(unit) = sent.pop_front() {
                     peer.refused(op, unit, code);
                 }
                 // The peer serves in order and stops at a refusal, so what came after it was not served.

@@ -1,19 +1,21 @@
 //! READ trains: requests go ahead of their answers, which are received in order straight into memory.
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, HEAD_MAX};
+use super::unit::Unit;
 use crate::counters::add;
 use crate::error::Break;
 use crate::frame::STATUS_LEN;
-use crate::framing::HEADER_MAX;
 use crate::io::{Spans, Step, Wait};
 use crate::progress::Progress;
 
-/// Answers taken with one call at most. Each takes two spans.
-const GATHER: usize = Spans::MAX / 2;
+/// Answers taken with one call at most, that of a list as one.
+const GATHER: usize = 24;
 /// No more is gathered beyond this; one answer may be larger.
 const GATHER_BYTES: u64 = 1 << 20;
 /// Headers sent with one call at most.
 const HEADERS: usize = 64;
+/// Room for them, or for a list behind some of them.
+const HEADS: usize = 2 * HEAD_MAX;
 
 /// Bytes asked for ahead of their arrival at most, unless one request is larger: what is not asked for yet can be taken
 /// over by another connection.
@@ -25,7 +27,7 @@ struct Arrived {
     asked: u64,
     /// Statuses of the answers that one call takes.
     statuses: [[u8; STATUS_LEN]; GATHER],
-    /// Bytes of the answer at the front that are here, its status included.
+    /// Bytes of the unit at the front that are here. Those of the first of an answer include its status.
     bytes: u64,
 }
 
@@ -37,7 +39,7 @@ impl Exchange<'_> {
         let mut wait = Progress::new(config.status_timeout);
         loop {
             // Topped up when half is through: many headers in one call, and never a pause at the peer.
-            let low = self.link.sent.len() <= self.window() / 2 && arrived.asked <= AHEAD_BYTES / 2;
+            let low = self.link.frames <= self.window() / 2 && arrived.asked <= AHEAD_BYTES / 2;
             if low && self.send_headers(&mut arrived, &mut progress)? {
                 wait.restart();
             }
@@ -70,36 +72,40 @@ impl Exchange<'_> {
         }
     }
 
-    fn status_len(&self) -> u64 {
-        if self.has_status() { STATUS_LEN as u64 } else { 0 }
+    /// Bytes in front of the payload of a unit.
+    fn status_len(&self, unit: &Unit) -> u64 {
+        if self.has_status() && unit.leads { STATUS_LEN as u64 } else { 0 }
     }
 
     /// Sends as many headers as the window allows; whether there were any.
     fn send_headers(&mut self, arrived: &mut Arrived, progress: &mut Progress) -> Result<bool, Break> {
-        let header_len = self.header_len();
-        let mut bytes = [0; HEADERS * HEADER_MAX];
-        let room = self.window().saturating_sub(self.link.sent.len()).min(HEADERS);
-        let mut count = 0;
-        for slot in bytes.chunks_exact_mut(header_len).take(room) {
-            if arrived.asked >= AHEAD_BYTES {
-                break;
-            }
-            let Some(unit) = self.next_unit() else { break };
-            arrived.asked += unit.len();
-            slot.copy_from_slice(&self.header(&unit)[..header_len]);
-            self.link.sent.push_back(unit);
-            self.unsent += 1;
+        let mut bytes = [0; HEADS];
+        let mut ends = [(0, 0); HEADERS];
+        let (mut used, mut count) = (0, 0);
+        while count < HEADERS
+            && used + HEAD_MAX <= HEADS
+            && self.link.frames < self.window()
+            && arrived.asked < AHEAD_BYTES
+        {
+            let Some(frame) = self.next_frame(&mut bytes[used..]) else { break };
+            arrived.asked += frame.len;
+            used += frame.head;
+            ends[count] = (used, frame.units);
             count += 1;
         }
-        let mut rest = &bytes[..count * header_len];
-        while !rest.is_empty() {
+        let (mut sent, mut first) = (0, 0);
+        while sent < used {
             let left = self.left(progress, "the peer took no data")?;
-            match self.link.wire.send_bytes(rest, left) {
-                Ok(Step::Moved(sent)) => {
-                    rest = &rest[sent..];
-                    self.unsent = rest.len().div_ceil(header_len);
-                    self.begun = !rest.len().is_multiple_of(header_len);
-                    add(&self.peer.counters().wire_sent, sent as u64);
+            match self.link.wire.send_bytes(&bytes[sent..used], left) {
+                Ok(Step::Moved(more)) => {
+                    sent += more;
+                    while first < count && ends[first].0 <= sent {
+                        self.unsent -= ends[first].1;
+                        first += 1;
+                    }
+                    let begins = if first == 0 { 0 } else { ends[first - 1].0 };
+                    self.begun = if sent > begins { ends[first].1 } else { 0 };
+                    add(&self.peer.counters().wire_sent, more as u64);
                 }
                 Ok(Step::Quiet | Step::Eof) => {}
                 Err(error) => return Err(Break::from_io("sending", &error)),
@@ -113,33 +119,39 @@ impl Exchange<'_> {
 
     /// Lists where the next answers go.
     fn gather_answers(&mut self, arrived: &mut Arrived, spans: &mut Spans) {
-        let status_len = self.status_len();
         let mut bytes = 0;
-        // What of the front answer is here already.
+        let mut answers = 0;
+        // What of the front unit is here already.
         let mut skip = arrived.bytes;
-        for (unit, status) in self.link.sent.iter().zip(&mut arrived.statuses) {
-            if bytes >= GATHER_BYTES {
+        for unit in &self.link.sent {
+            if bytes >= GATHER_BYTES || spans.room() < 2 {
                 break;
             }
+            let status_len = self.status_len(unit);
             let in_status = skip.min(status_len);
             let in_payload = skip - in_status;
             skip = 0;
             // All are below the length of a mapped range or of a status.
             let size = |count: u64| usize::try_from(count).unwrap_or(0);
-            spans.push(status.as_mut_ptr().wrapping_add(size(in_status)), size(status_len - in_status));
+            if unit.leads {
+                let Some(status) = arrived.statuses.get_mut(answers) else { break };
+                let start = status.as_mut_ptr().wrapping_add(size(in_status));
+                spans.push(start, size(status_len - in_status));
+                answers += 1;
+            }
             spans.push(unit.start().wrapping_add(size(in_payload)), size(unit.len() - in_payload));
             bytes += unit.len();
         }
     }
 
-    /// Accounts for received bytes; whether an answer became complete.
+    /// Accounts for received bytes; whether a unit became complete.
     fn note_arrived(&mut self, arrived: &mut Arrived, mut bytes: u64) -> Result<bool, Break> {
         add(&self.peer.counters().wire_received, bytes);
-        let status_len = self.status_len();
         let mut answer = 0;
         let mut complete = false;
         while bytes > 0 {
             let Some(unit) = self.link.sent.front() else { break };
+            let (status_len, leads) = (self.status_len(unit), unit.leads);
             let total = status_len + unit.len();
             let taken = bytes.min(total - arrived.bytes);
             let before = arrived.bytes;
@@ -149,14 +161,16 @@ impl Exchange<'_> {
                 Self::check_status(arrived.statuses[answer])?;
             }
             if arrived.bytes < total {
-                // The rest of its status, if any is missing, goes on in the first slot.
-                arrived.statuses[0] = arrived.statuses[answer];
+                if leads {
+                    // The rest of its status, if any is missing, goes on in the first slot.
+                    arrived.statuses[0] = arrived.statuses[answer];
+                }
                 break;
             }
             arrived.bytes = 0;
-            answer += 1;
+            answer += usize::from(leads);
             complete = true;
-            if let Some(unit) = self.link.sent.pop_front() {
+            if let Some(unit) = self.pop_answered(leads) {
                 arrived.asked -= unit.len();
                 add(&self.peer.counters().payload_received, unit.len());
                 self.peer.done(unit);
@@ -166,7 +180,7 @@ impl Exchange<'_> {
     }
 
     fn closed_mid_answer(&self, arrived: u64) -> Break {
-        let expected = self.link.sent.front().map_or(0, |unit| unit.len() + self.status_len());
+        let expected = self.link.sent.front().map_or(0, |unit| unit.len() + self.status_len(unit));
         let refusal = if !self.has_status() && arrived == 0 {
             "; a version 1 peer refuses a range this way"
         } else {

@@ -10,6 +10,9 @@ use te_memory::Hold;
 use te_segment::Generation;
 use te_transport::{AbortGuard, AttemptId, CancelScope, CompletionToken, Failure, Op, RemoteEffect, Slice};
 
+/// Longest unit that is sent in a list. A larger one is worth a request of its own.
+const LISTABLE: u64 = 32 << 10;
+
 /// One request on the wire: a slice or a stripe of one. Dropped unresolved it reports a failure, as tokens do.
 pub(crate) struct Unit {
     source: Source,
@@ -22,6 +25,10 @@ pub(crate) struct Unit {
     pub(crate) attempt: AttemptId,
     /// Whether it has been moved to a fresh connection once.
     pub(crate) retried: bool,
+    /// Whether it must not be sent in a list: one that it was in has been refused.
+    pub(crate) alone: bool,
+    /// Set when it is sent: whether it is the first of its list, or not in one.
+    pub(crate) leads: bool,
 }
 
 enum Source {
@@ -53,7 +60,17 @@ impl Unit {
         let (len, remote) = (slice.remote.len(), slice.remote.start());
         let (generation, attempt) = (slice.generation, slice.attempt);
         let source = Source::Whole { hold: slice.local, token: slice.token };
-        Self { source, offset: 0, len, remote, generation, attempt, retried: false }
+        Self {
+            source,
+            offset: 0,
+            len,
+            remote,
+            generation,
+            attempt,
+            retried: false,
+            alone: false,
+            leads: true,
+        }
     }
 
     /// Cuts a slice into `count` stripes whose borders are multiples of 64 KiB from its start.
@@ -82,12 +99,20 @@ impl Unit {
                 generation,
                 attempt,
                 retried: false,
+                alone: false,
+                leads: true,
             }
         })
     }
 
     pub(crate) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Whether it is one of those that are sent in lists.
+    pub(crate) fn is_listable(&self) -> bool {
+        let whole = matches!(self.source, Source::Whole { .. });
+        whole && !self.alone && self.generation.is_some() && self.len <= LISTABLE
     }
 
     /// Start address at the peer.

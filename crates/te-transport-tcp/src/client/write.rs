@@ -2,44 +2,46 @@
 
 use std::time::Duration;
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, HEAD_MAX};
 use crate::counters::add;
 use crate::error::Break;
 use crate::frame::{HEADER_LEN, Request, STATUS_LEN};
-use crate::framing::{Framing, HEADER_MAX};
+use crate::framing::Framing;
 use crate::io::{Spans, Step, Wait};
-use crate::native::Verdict;
+use crate::native::{LIST_MAX, Verdict};
 use crate::progress::Progress;
 
-/// Requests gathered into one call at most. Each takes up to three spans.
-const GATHER: usize = Spans::MAX / 3;
+/// Requests gathered into one call at most.
+const GATHER: usize = 16;
+/// Spans that a list takes, or a request of version 1 with its read-back.
+const FRAME_SPANS: usize = 1 + LIST_MAX;
 /// No more is gathered beyond this; one request may be larger.
 const GATHER_BYTES: u64 = 64 << 10;
 /// Room for answers not looked at yet.
 const ANSWERS: usize = 64 * STATUS_LEN;
 
+/// Room for what goes in front of payloads: for a list behind single requests.
+const HEADS: usize = 2 * HEAD_MAX;
+
 /// The requests of one call and how much of each is left to send.
 struct Gathered {
     spans: Spans,
-    heads: [[u8; HEADER_MAX]; 2 * GATHER],
-    left: [u64; GATHER],
+    heads: [u8; HEADS],
+    used: usize,
+    /// Of each request or list: bytes to send, and units.
+    left: [(u64, usize); GATHER],
     first: usize,
     len: usize,
 }
 
 impl Gathered {
     fn new() -> Self {
-        Self {
-            spans: Spans::new(),
-            heads: [[0; HEADER_MAX]; 2 * GATHER],
-            left: [0; GATHER],
-            first: 0,
-            len: 0,
-        }
+        Self { spans: Spans::new(), heads: [0; HEADS], used: 0, left: [(0, 0); GATHER], first: 0, len: 0 }
     }
 
     fn clear(&mut self) {
         self.spans.clear();
+        self.used = 0;
         self.first = 0;
         self.len = 0;
     }
@@ -101,47 +103,55 @@ impl Exchange<'_> {
     /// Takes the next units into one call.
     fn gather_requests(&mut self, gathered: &mut Gathered) {
         gathered.clear();
-        let (window, header_len, confirms) = (self.window(), self.header_len(), self.has_status());
+        let (window, confirms) = (self.window(), self.has_status());
         let mut bytes = 0;
-        while gathered.len < GATHER && self.link.sent.len() < window && bytes < GATHER_BYTES {
-            let Some(unit) = self.next_unit() else { break };
-            let at = gathered.len;
-            gathered.heads[2 * at] = self.header(&unit);
-            gathered.spans.push(gathered.heads[2 * at].as_mut_ptr(), header_len);
-            gathered.spans.push(unit.start(), usize::try_from(unit.len()).unwrap_or(0));
-            let mut total = header_len as u64 + unit.len();
-            if !confirms {
-                let last = Request {
-                    op: te_transport::Op::Read,
-                    framing: te_segment::TcpFraming::V1,
-                    addr: unit.remote() + (unit.len() - 1),
-                    len: 1,
-                };
-                gathered.heads[2 * at + 1][..HEADER_LEN].copy_from_slice(&last.encode());
-                gathered.spans.push(gathered.heads[2 * at + 1].as_mut_ptr(), HEADER_LEN);
-                total += HEADER_LEN as u64;
+        while gathered.len < GATHER
+            && self.link.frames < window
+            && bytes < GATHER_BYTES
+            && gathered.used + HEAD_MAX <= HEADS
+            && gathered.spans.room() >= FRAME_SPANS
+        {
+            let head = &mut gathered.heads[gathered.used..];
+            let Some(frame) = self.next_frame(head) else { break };
+            gathered.spans.push(head.as_mut_ptr(), frame.head);
+            gathered.used += frame.head;
+            let mut total = frame.head as u64 + frame.len;
+            let first = self.link.sent.len() - frame.units;
+            for unit in self.link.sent.range(first..) {
+                gathered.spans.push(unit.start(), usize::try_from(unit.len()).unwrap_or(0));
+                if !confirms {
+                    let last = Request {
+                        op: te_transport::Op::Read,
+                        framing: te_segment::TcpFraming::V1,
+                        addr: unit.remote() + (unit.len() - 1),
+                        len: 1,
+                    };
+                    let head = &mut gathered.heads[gathered.used..][..HEADER_LEN];
+                    head.copy_from_slice(&last.encode());
+                    gathered.spans.push(head.as_mut_ptr(), HEADER_LEN);
+                    gathered.used += HEADER_LEN;
+                    total += HEADER_LEN as u64;
+                }
             }
-            bytes += unit.len();
-            gathered.left[at] = total;
+            bytes += frame.len;
+            gathered.left[gathered.len] = (total, frame.units);
             gathered.len += 1;
-            self.link.sent.push_back(unit);
-            self.unsent += 1;
         }
     }
 
     fn note_sent(&mut self, gathered: &mut Gathered, mut bytes: u64) {
         add(&self.peer.counters().wire_sent, bytes);
         while bytes > 0 && gathered.first < gathered.len {
-            let left = &mut gathered.left[gathered.first];
+            let (left, units) = &mut gathered.left[gathered.first];
             if bytes < *left {
                 *left -= bytes;
-                self.begun = true;
+                self.begun = *units;
                 return;
             }
             bytes -= *left;
             gathered.first += 1;
-            self.unsent -= 1;
-            self.begun = false;
+            self.unsent -= *units;
+            self.begun = 0;
         }
     }
 
@@ -160,7 +170,7 @@ impl Exchange<'_> {
     fn await_answers(&mut self, answers: &mut Answers) -> Result<(), Break> {
         let wait = if self.train.units.is_empty() { Wait::All } else { Wait::Some };
         let size = if self.has_status() { STATUS_LEN } else { 1 };
-        let wanted = (self.link.sent.len() * size).min(ANSWERS);
+        let wanted = (self.link.frames * size).min(ANSWERS);
         let left = self.left(&mut answers.wait, "no answer after the last byte was sent")?;
         let have = answers.have;
         match self.link.wire.recv_bytes(&mut answers.bytes[have..wanted], wait, left) {
@@ -192,16 +202,40 @@ impl Exchange<'_> {
             if self.link.sent.len() <= self.unsent {
                 return Err(Break::Protocol("an answer before the request was sent".to_owned()));
             }
-            let Some(unit) = self.link.sent.pop_front() else { break };
-            add(&self.peer.counters().payload_sent, unit.len());
             match refused {
-                None => self.peer.done(unit),
-                Some(code) => self.peer.refused(self.train.op, unit, code),
+                None => self.answered(),
+                Some(code) => self.turned_away(code),
             }
         }
         answers.bytes.copy_within(at..answers.have, 0);
         answers.have -= at;
         Ok(())
+    }
+
+    /// The request or list at the front is applied.
+    fn answered(&mut self) {
+        let mut first = true;
+        while let Some(unit) = self.pop_answered(first) {
+            add(&self.peer.counters().payload_sent, unit.len());
+            self.peer.done(unit);
+            first = false;
+        }
+    }
+
+    /// The request or list at the front is refused. Those of a list get a verdict each.
+    fn turned_away(&mut self, code: u32) {
+        let Some(mut unit) = self.pop_answered(true) else { return };
+        let before = self.train.units.len();
+        while let Some(mut other) = self.pop_answered(false) {
+            other.alone = true;
+            self.train.units.push_front(other);
+        }
+        if self.train.units.len() == before {
+            add(&self.peer.counters().payload_sent, unit.len());
+            return self.peer.refused(self.train.op, unit, code);
+        }
+        unit.alone = true;
+        self.train.units.push_front(unit);
     }
 
     /// Whether the connection can be used after this refusal of the request at the front: all of it is on its way, so the

@@ -1,6 +1,7 @@
 //! The target: a listener, one thread that watches idle connections, and as many serving threads as there are
 //! connections with work, so that a stalled peer delays nobody.
 
+mod list;
 mod listen;
 mod native;
 mod poller;

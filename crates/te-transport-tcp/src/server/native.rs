@@ -29,7 +29,7 @@ pub(super) fn greet(shared: &Shared, connection: &mut Connection, hello: &Hello)
     };
     let welcome = matches!(answer, Answer::Welcome { .. });
     if welcome {
-        connection.stage = Stage::Native(hello.from);
+        connection.stage = Stage::Native(hello.from, hello.version.min(newest));
         // Nobody has set it: there is one hello on a connection.
         let _ = connection.current.life.set(hello.from);
     } else {
@@ -44,7 +44,7 @@ pub(super) fn greet(shared: &Shared, connection: &mut Connection, hello: &Hello)
 /// The order matters. The request is marked before the look-up, as for every framing. The region is held before the
 /// attempt is admitted, and both last until nothing of the request touches memory any more.
 pub(super) fn serve_request(shared: &Shared, connection: &mut Connection, request: &Request) -> bool {
-    let Stage::Native(peer) = connection.stage else { return false };
+    let Stage::Native(peer, _) = connection.stage else { return false };
     let op = match request.op {
         Op::Read => RemoteOp::Read,
         Op::Write => RemoteOp::Write,
@@ -52,13 +52,14 @@ pub(super) fn serve_request(shared: &Shared, connection: &mut Connection, reques
     let Some(generation) = request.generation else {
         return refuse(shared, connection, request, Verdict::Rejected(Why::Unnamed));
     };
-    connection.current.set(request.addr);
+    connection.current.set([request.addr]);
     let hold = match shared.regions.remote_of(request.addr, request.len, op, generation) {
         Ok(hold) => hold,
         Err(refusal) => return refuse(shared, connection, request, Verdict::Rejected(why(refusal))),
     };
     let executor: Arc<dyn Abort> = connection.wire.interrupter().clone();
-    let Some(admitted) = Admitted::ask(&*shared.admission, peer, request.attempt, &executor) else {
+    let attempts = [request.attempt];
+    let Some(admitted) = Admitted::ask(&*shared.admission, peer, &attempts, &executor) else {
         drop(hold);
         return refuse(shared, connection, request, Verdict::Fenced);
     };
@@ -77,7 +78,7 @@ pub(super) fn serve_request(shared: &Shared, connection: &mut Connection, reques
     served
 }
 
-fn why(refusal: Refusal) -> Why {
+pub(super) fn why(refusal: Refusal) -> Why {
     match refusal {
         Refusal::PermissionDenied => Why::Access,
         Refusal::Gone => Why::Gone,
@@ -87,18 +88,27 @@ fn why(refusal: Refusal) -> Why {
     }
 }
 
-/// Refuses a request; whether the connection can serve another.
-///
-/// The initiator receives answers of READs straight into memory, and so it cannot go on behind one without a payload:
-/// the connection ends, as in version 2. The payload of a WRITE is thrown away, and its end is where the next request
-/// begins. If it is more than that, the verdict says that it is the last.
 fn refuse(shared: &Shared, connection: &mut Connection, request: &Request, verdict: Verdict) -> bool {
-    connection.current.clear();
     let Request { op, addr, len, attempt, generation, .. } = *request;
     let id = connection.id;
     tracing::debug!(
         target: "te::transport_tcp", connection = id, %op, addr, len, %attempt, ?generation, ?verdict, "refused"
     );
+    turn_away(shared, connection, (op, len), verdict)
+}
+
+/// Refuses a request or a list of `len` payload bytes; whether the connection can serve another.
+///
+/// The initiator receives answers of READs straight into memory, and so it cannot go on behind one without a payload:
+/// the connection ends, as in version 2. The payload of a WRITE is thrown away, and its end is where the next request
+/// begins. If it is more than that, the verdict says that it is the last.
+pub(super) fn turn_away(
+    shared: &Shared,
+    connection: &mut Connection,
+    (op, len): (Op, u64),
+    verdict: Verdict,
+) -> bool {
+    connection.current.clear();
     add(&shared.counters.refused, 1);
     let last = op == Op::Read || len > shared.config.reject_drain_bytes;
     let bytes = if last { verdict.encode_last() } else { verdict.encode() };

@@ -7,6 +7,7 @@ use te_segment::TcpFraming;
 use te_transport::Op;
 
 use super::Shared;
+use super::list::serve_list;
 use super::native::{greet, serve_request as serve_native};
 use super::table::{Connection, Stage};
 use crate::counters::add;
@@ -16,7 +17,7 @@ use crate::native::{self, Hello};
 use crate::progress::Progress;
 
 /// Payloads up to this are taken together with the header behind them.
-const SMALL: usize = 64 << 10;
+const SMALL: u64 = 64 << 10;
 /// A thread that was away for longer, because its process was stopped or had no core, looks whether the peer has given up
 /// before it takes more of a payload: what is in the receive buffer then belongs to a request that is over.
 const AWAY: Duration = Duration::from_millis(5);
@@ -40,6 +41,7 @@ pub(super) fn serve(shared: &Shared, mut connection: Connection) -> Next {
                     Head::Reference(request) => serve_request(shared, &mut connection, &request),
                     Head::Hello(hello) => greet(shared, &mut connection, &hello),
                     Head::Native(request) => serve_native(shared, &mut connection, &request),
+                    Head::List(list) => serve_list(shared, &mut connection, &list),
                 };
                 connection.current.clear();
                 if !served {
@@ -68,6 +70,7 @@ enum Head {
     Reference(Request),
     Hello(Hello),
     Native(native::Request),
+    List(native::List),
 }
 
 /// Reads the next header. A part of one stays in the connection, so that a slow sender keeps no thread.
@@ -116,8 +119,13 @@ fn decode(connection: &Connection) -> Result<Head, String> {
             Request::decode(header).map(Head::Reference).map_err(|error| error.to_string())
         }
         Stage::Hello => Hello::decode(head).map(Head::Hello).map_err(|error| error.to_string()),
-        Stage::Native(_) => {
+        Stage::Native(_, version) => {
             let header = head.first_chunk().ok_or("no header")?;
+            if version >= native::LIST_SINCE
+                && let Some(list) = native::List::decode(header).map_err(|error| error.to_string())?
+            {
+                return Ok(Head::List(list));
+            }
             native::Request::decode(header).map(Head::Native).map_err(|error| error.to_string())
         }
     }
@@ -130,7 +138,7 @@ fn serve_request(shared: &Shared, connection: &mut Connection, request: &Request
         Op::Write => RemoteOp::Write,
     };
     // Marked before the look-up: whoever withdraws a region sees every request that got a hold before it was blocked.
-    connection.current.set(request.addr);
+    connection.current.set([request.addr]);
     // The hold keeps the region registered and in place for as long as the request touches it.
     let hold = match shared.regions.remote(request.addr, request.len, op) {
         Ok(hold) => hold,
@@ -163,10 +171,21 @@ pub(super) fn receive(
     hold: &Hold,
     framing: TcpFraming,
 ) -> bool {
-    let Ok(len) = usize::try_from(hold.len()) else { return false };
+    let holds = std::slice::from_ref(hold);
+    receive_all(shared, connection, holds, framing == TcpFraming::V2, hold.len() <= SMALL)
+}
+
+/// Takes the payloads of WRITEs, one after the other, and owes one status for all of them if they are `answered`. Takes
+/// the header behind them along if it is there and may be taken `ahead`.
+pub(super) fn receive_all(
+    shared: &Shared,
+    connection: &mut Connection,
+    holds: &[Hold],
+    answered: bool,
+    ahead: bool,
+) -> bool {
     let mut spans = Spans::new();
-    spans.push(hold.as_ptr(), len);
-    let ahead = len <= SMALL;
+    let Some(len) = push_all(&mut spans, holds) else { return false };
     let header_len = connection.header_len();
     if ahead {
         spans.push(connection.head.as_mut_ptr(), header_len);
@@ -182,7 +201,7 @@ pub(super) fn receive(
             break;
         }
         connection.looked = now;
-        // SAFETY: the ranges are the hold's, which is mapped while it lives and whose users expect writes, and the
+        // SAFETY: the ranges are the holds', which are mapped while they live and whose users expect writes, and the
         // connection's header, which is borrowed exclusively.
         let step = unsafe { connection.wire.recv(&mut spans, Wait::No, left) };
         match step {
@@ -211,7 +230,7 @@ pub(super) fn receive(
     if missing > 0 {
         return false;
     }
-    if framing == TcpFraming::V2 {
+    if answered {
         connection.owed += 1;
     }
     // With the next header here the peer is not waiting for this status alone.
@@ -220,18 +239,30 @@ pub(super) fn receive(
 
 /// Sends the payload of a READ, after the status in version 2, and what is owed before it.
 pub(super) fn send(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpFraming) -> bool {
-    let Ok(len) = usize::try_from(hold.len()) else { return false };
-    let statuses = connection.owed + usize::from(framing == TcpFraming::V2);
+    send_payloads(shared, connection, std::slice::from_ref(hold), framing == TcpFraming::V2)
+}
+
+/// Sends the payloads of READs, one after the other, after what is owed and one status for all of them if they are
+/// `answered`.
+pub(super) fn send_payloads(
+    shared: &Shared,
+    connection: &mut Connection,
+    holds: &[Hold],
+    answered: bool,
+) -> bool {
+    let statuses = connection.owed + usize::from(answered);
     connection.owed = 0;
     let mut head = [Status::Ok.encode(); OWED + 1];
     let mut spans = Spans::new();
     spans.push(head.as_flattened_mut().as_mut_ptr(), statuses * STATUS_LEN);
-    spans.push(hold.as_ptr(), len);
+    if push_all(&mut spans, holds).is_none() {
+        return false;
+    }
     let mut progress = Progress::new(shared.config.progress_timeout);
     let mut moved = 0;
     while !spans.is_empty() {
         let Some(left) = progress.left(Instant::now()) else { break };
-        // SAFETY: the ranges are a local array and the hold's, which is mapped while it lives.
+        // SAFETY: the ranges are a local array and the holds', which are mapped while they live.
         let step = unsafe { connection.wire.send(&mut spans, left) };
         match step {
             Ok(Step::Moved(bytes)) => {
@@ -245,6 +276,17 @@ pub(super) fn send(shared: &Shared, connection: &mut Connection, hold: &Hold, fr
     add(&shared.counters.wire_sent, moved as u64);
     add(&shared.counters.payload_sent, moved.saturating_sub(statuses * STATUS_LEN) as u64);
     spans.is_empty()
+}
+
+/// Adds the memory of the holds, which are at most as many as a list has, and returns how many bytes that is.
+fn push_all(spans: &mut Spans, holds: &[Hold]) -> Option<usize> {
+    let mut sum = 0_usize;
+    for hold in holds {
+        let len = usize::try_from(hold.len()).ok()?;
+        spans.push(hold.as_ptr(), len);
+        sum = sum.checked_add(len)?;
+    }
+    Some(sum)
 }
 
 /// Sends what is owed.

@@ -1,15 +1,17 @@
 //! The target's connections: who has them, and which goes when there are too many.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use te_memory::Hold;
 use te_segment::{AddressRange, Incarnation};
+use te_transport::AttemptId;
 
 use crate::frame::HEADER_LEN;
 use crate::io::{Interrupter, Wire};
-use crate::native::{HELLO_LEN, REQUEST_LEN};
+use crate::native::{HELLO_LEN, LIST_MAX, REQUEST_LEN};
 
 /// A connection of the target. It is in exactly one place: parked in the table, waiting for a thread, or with one.
 pub(super) struct Connection {
@@ -31,6 +33,15 @@ pub(super) struct Connection {
     /// One more than allowed: it learns that, if it speaks a framing that can say so.
     pub(super) surplus: bool,
     pub(super) current: Arc<Current>,
+    pub(super) list: Scratch,
+}
+
+/// What a list is taken apart into. Empty between requests; kept for its capacity.
+#[derive(Default)]
+pub(super) struct Scratch {
+    pub(super) entries: Vec<u8>,
+    pub(super) holds: Vec<Hold>,
+    pub(super) attempts: Vec<AttemptId>,
 }
 
 /// The longest header: a hello.
@@ -43,8 +54,8 @@ pub(super) enum Stage {
     Reference,
     /// A hello whose beginning is here.
     Hello,
-    /// A request of this life.
-    Native(Incarnation),
+    /// A request of this life, in this version.
+    Native(Incarnation, u16),
 }
 
 impl Connection {
@@ -53,31 +64,39 @@ impl Connection {
         match self.stage {
             Stage::Reference => HEADER_LEN,
             Stage::Hello => HELLO_LEN,
-            Stage::Native(_) => REQUEST_LEN,
+            Stage::Native(..) => REQUEST_LEN,
         }
     }
 }
 
-/// The request a connection is serving, as seen by others.
-#[derive(Default)]
+/// What a connection is serving, as seen by others.
 pub(super) struct Current {
-    /// Start address of the memory in use, 0 when none is: no region starts there.
-    address: AtomicU64,
+    /// Start addresses of the memory in use: the first `used` of them.
+    addresses: [AtomicU64; LIST_MAX],
+    used: AtomicUsize,
     /// Whose it is, once it has said so.
     pub(super) life: OnceLock<Incarnation>,
 }
 
 impl Current {
-    pub(super) fn set(&self, address: u64) {
-        self.address.store(address, Ordering::Release);
+    /// Says which memory is going to be used, at most [`LIST_MAX`] ranges by their starts. Whoever looks up a region
+    /// afterwards either finds it blocked, or whoever blocks it finds this.
+    pub(super) fn set(&self, addresses: impl IntoIterator<Item = u64>) {
+        let mut used = 0;
+        for (slot, address) in self.addresses.iter().zip(addresses) {
+            slot.store(address, Ordering::Relaxed);
+            used += 1;
+        }
+        self.used.store(used, Ordering::Release);
+        fence(Ordering::SeqCst);
     }
 
     pub(super) fn clear(&self) {
-        self.set(0);
+        self.used.store(0, Ordering::Release);
     }
 
     fn is_idle(&self) -> bool {
-        self.address.load(Ordering::Acquire) == 0
+        self.used.load(Ordering::Acquire) == 0
     }
 
     fn is_of(&self, life: Incarnation) -> bool {
@@ -85,7 +104,15 @@ impl Current {
     }
 
     fn is_within(&self, range: &AddressRange) -> bool {
-        range.contains(self.address.load(Ordering::Acquire))
+        let used = self.used.load(Ordering::Acquire);
+        self.addresses.iter().take(used).any(|address| range.contains(address.load(Ordering::Relaxed)))
+    }
+}
+
+impl Default for Current {
+    fn default() -> Self {
+        let addresses = [const { AtomicU64::new(0) }; LIST_MAX];
+        Self { addresses, used: AtomicUsize::new(0), life: OnceLock::new() }
     }
 }
 
@@ -163,6 +190,7 @@ impl Table {
             looked: now,
             surplus,
             current,
+            list: Scratch::default(),
         };
         self.silent.entry(id).or_insert(connection)
     }
@@ -258,6 +286,8 @@ impl Table {
 
     /// Interrupts the connections that are using memory within `range`, and says how many do.
     pub(super) fn interrupt_within(&self, range: &AddressRange) -> usize {
+        // The region was blocked before; see `Current::set`.
+        fence(Ordering::SeqCst);
         let mut count = 0;
         for lent in self.lent.values().filter(|lent| lent.current.is_within(range)) {
             lent.interrupter.interrupt();

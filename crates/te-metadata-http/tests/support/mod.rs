@@ -191,7 +191,23 @@ pub(crate) async fn raw(address: &str, request: &[u8]) -> (u16, String, String) 
     (status, head.to_lowercase(), body.to_owned())
 }
 
-/// The same with the usual parts of a request around it.
+/// Gets a page over a connection that stays open.
+pub(crate) async fn get_over(connection: &mut tokio::net::TcpStream, target: &str) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let request = format!("GET {target} HTTP/1.1\r\nHost: te\r\n\r\n");
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(connection.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    connection.read_exact(&mut body).await.unwrap();
+    String::from_utf8(body).unwrap()
+}
+
+/// One request with the usual parts around it, over a connection of its own.
 pub(crate) async fn ask(
     address: &str,
     method: &str,

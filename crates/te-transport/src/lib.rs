@@ -50,6 +50,8 @@ mod context;
 mod contract;
 mod failure;
 mod slice;
+mod sync;
+mod tally;
 
 #[cfg(test)]
 mod tests;
@@ -64,3 +66,4 @@ pub use contract::{
 };
 pub use failure::{Failure, FailureKind, RemoteEffect};
 pub use slice::{Op, Slice, Submission, SubmitMode};
+pub use tally::{Opened, Share, SliceEnd, Tally};

@@ -43,7 +43,7 @@ impl BatchState {
         moves.tick_at = None;
         for request in moving {
             let Some(moving) = moves.requests.get_mut(&request) else { continue };
-            if moving.end.is_some() || !moving.judged {
+            if moving.end.is_some() || !moving.share.is_judged() {
                 continue;
             }
             let mut quiet = Duration::ZERO;

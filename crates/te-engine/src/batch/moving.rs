@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use te_transport::{AttemptId, CancelReason, CancelScope, Failure, FailureKind, PathLabel, RemoteEffect};
+use te_transport::{
+    AttemptId, CancelReason, CancelScope, Failure, FailureKind, Opened, PathLabel, RemoteEffect, Share,
+};
 
 use super::flight::{Judged, MovedFlight, judge};
 use super::report::RequestReport;
@@ -15,19 +17,6 @@ use super::state::{BatchState, RequestInfo};
 use crate::machines::attempt::{AttemptAction, AttemptEvent, AttemptOutcome, AttemptPolicy, Attempts};
 use crate::prepared::Routes;
 use crate::segment::RemoteRange;
-
-/// What became of a failed slice's request.
-pub(super) enum Opened {
-    /// It cannot go on.
-    Final,
-    /// It may go on, as of now.
-    Now,
-    /// It may go on, as was known before.
-    Before,
-    /// It is over: its end was found in the slots before this slice was counted. Whether it failed; whoever found it may
-    /// not have said so yet.
-    Over { failed: bool },
-}
 
 /// The requests of a batch that go on.
 #[derive(Default)]
@@ -52,10 +41,7 @@ pub(super) struct Moving {
     pub(super) place: Place,
     /// The present attempt is to be stopped as soon as it is under way.
     pub(super) stop: bool,
-    /// The batch's count has one for this request.
-    pub(super) counted: bool,
-    /// The first attempt has been judged.
-    pub(super) judged: bool,
+    pub(super) share: Share,
     /// How the last attempt failed, and those before it.
     pub(super) last: Option<Failure>,
     pub(super) earlier: Vec<Failure>,
@@ -189,13 +175,7 @@ impl BatchState {
         };
         let mut moves = self.moves.lock();
         let moving = self.follow(&mut moves, request, info);
-        match &moving.end {
-            Some(end) if !moving.counted => {
-                Opened::Over { failed: matches!(end, AttemptOutcome::Failed { .. }) }
-            }
-            _ if std::mem::replace(&mut moving.counted, true) => Opened::Before,
-            _ => Opened::Now,
-        }
+        moving.share.open()
     }
 
     /// Judges the first attempt of a request if all of its slices have ended.
@@ -204,11 +184,8 @@ impl BatchState {
         let mut effects = Effects::default();
         {
             let mut moves = self.moves.lock();
-            let Some(moving) = moves.requests.get_mut(&request).filter(|moving| !moving.judged) else {
-                return;
-            };
-            let Some(judged) = judge(info.op, self.slots(request)) else { return };
-            moving.judged = true;
+            let Some(moving) = moves.requests.get_mut(&request) else { return };
+            let Some(judged) = moving.share.judge(|| judge(info.op, self.slots(request))) else { return };
             let event = moving.ended(judged);
             self.step(&mut moves, request, Instant::now(), event, &mut effects);
         }
@@ -296,7 +273,7 @@ impl BatchState {
             }
         }
         // First attempts are looked after by their lanes.
-        let wakes = moving.machine.wake_at().filter(|_| moving.judged);
+        let wakes = moving.machine.wake_at().filter(|_| moving.share.is_judged());
         *tick_at = (*tick_at).into_iter().chain(wakes).min();
     }
 
@@ -317,7 +294,8 @@ impl BatchState {
     /// Reports a request that went on after its first attempt; false if this one did not.
     pub(super) fn report_moved(&self, request: usize, report: &mut RequestReport) -> bool {
         let moves = self.moves.lock();
-        let Some(moving) = moves.requests.get(&request).filter(|m| m.counted || m.end.is_some()) else {
+        let Some(moving) = moves.requests.get(&request).filter(|m| m.share.is_counted() || m.end.is_some())
+        else {
             return false;
         };
         report.path = moving.label();
@@ -358,8 +336,7 @@ impl Moving {
             path: 0,
             place: Place::First,
             stop: false,
-            counted: false,
-            judged: false,
+            share: Share::default(),
             last: None,
             earlier: Vec::new(),
             applied: 0,
@@ -372,8 +349,9 @@ impl Moving {
 }
 
 pub(super) fn finish(moving: &mut Moving, outcome: AttemptOutcome, effects: &mut Effects) {
-    effects.over += usize::from(moving.counted);
-    effects.failed |= matches!(outcome, AttemptOutcome::Failed { .. });
+    let failed = matches!(outcome, AttemptOutcome::Failed { .. });
+    effects.over += moving.share.finish(failed);
+    effects.failed |= failed;
     moving.end = Some(outcome);
 }
 

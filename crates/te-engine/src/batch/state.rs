@@ -1,15 +1,17 @@
 //! The state of a batch: a monotone function of the outcomes of its slices.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use te_select::Policy;
-use te_transport::{CancelReason, CancelScope, CompletionSink, Failure, FailureKind, Op, Outcome};
+use te_transport::{
+    CancelReason, CancelScope, CompletionSink, Failure, FailureKind, Op, Outcome, SliceEnd, Tally,
+};
 
-use super::moving::{Moves, Opened};
+use super::moving::Moves;
 use super::report::NotifyOutcome;
 use crate::buffer::LocalSlice;
 use crate::core::Core;
@@ -116,12 +118,8 @@ const SLOWEST_PER_MS: u64 = 64 << 10;
 pub(crate) struct BatchState {
     pub(super) plan: BatchPlan,
     outcomes: Box<[OnceLock<Outcome>]>,
-    /// Slices that have not ended, and one for each request that ended its first attempt but goes on.
-    unresolved: AtomicUsize,
-    failed: AtomicBool,
+    pub(super) tally: Tally,
     done: AtomicBool,
-    /// Some request may go on after its first attempt.
-    broken: AtomicBool,
     /// Some path is being tried again after failures, and is to be told of success.
     probing: bool,
     pub(super) moves: Mutex<Moves>,
@@ -147,10 +145,8 @@ impl BatchState {
         let (notice, uses) = (Mutex::new(plan.notice.take()), Mutex::new(std::mem::take(&mut plan.uses)));
         Arc::new_cyclic(|this| Self {
             outcomes: std::iter::repeat_with(OnceLock::new).take(slices).collect(),
-            unresolved: AtomicUsize::new(slices),
-            failed: AtomicBool::new(false),
+            tally: Tally::new(slices),
             done: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
             probing: plan.flights.iter().any(|flight| flight.lane.is_troubled()),
             moves: Mutex::default(),
             notice,
@@ -201,9 +197,9 @@ impl BatchState {
     pub(crate) fn status(&self) -> BatchStatus {
         if !self.is_done() {
             let total = self.outcomes.len();
-            return BatchStatus::Running { resolved: total - self.unresolved.load(Ordering::Acquire), total };
+            return BatchStatus::Running { resolved: total - self.tally.left(), total };
         }
-        if self.failed.load(Ordering::Acquire) { BatchStatus::Failed } else { BatchStatus::Completed }
+        if self.tally.has_failed() { BatchStatus::Failed } else { BatchStatus::Completed }
     }
 
     pub(crate) fn wait(&self) {
@@ -249,7 +245,7 @@ impl BatchState {
             }
         }
         let notice = self.notice.lock().take();
-        let complete = !self.failed.load(Ordering::Acquire);
+        let complete = !self.tally.has_failed();
         let uses = std::mem::take(&mut *self.uses.lock());
         if complete {
             uses.succeeded();
@@ -274,7 +270,7 @@ impl BatchState {
             let mut end = self.end.lock();
             end.at = Some(Instant::now());
             if matches!(notify, Some(NotifyOutcome::Failed(_))) {
-                self.failed.store(true, Ordering::Release);
+                self.tally.fail();
             }
             end.notify = notify;
             self.done.store(true, Ordering::Release);
@@ -293,7 +289,7 @@ impl BatchState {
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+        self.tally.has_failed()
     }
 
     /// The slots of the slices of a request's first attempt.
@@ -328,19 +324,9 @@ impl BatchState {
 
     /// So many requests that went on after their first attempt are over.
     pub(super) fn requests_over(&self, count: usize, failed: bool) {
-        if failed {
-            self.failed.store(true, Ordering::Release);
-        }
-        if count > 0 && self.unresolved.fetch_sub(count, Ordering::AcqRel) == count {
+        if self.tally.requests_over(count, failed) {
             self.settled();
         }
-    }
-
-    /// From now on the end of a slice may be the end of an attempt. Who calls this looks at the slots afterwards: either it
-    /// sees the outcome of a slice, or the one who completes that slice sees this mark.
-    pub(super) fn mark_broken(&self) {
-        self.broken.store(true, Ordering::Release);
-        self.unresolved.fetch_add(0, Ordering::AcqRel);
     }
 
     fn slice_done(&self, slice: usize) {
@@ -352,11 +338,14 @@ impl BatchState {
                 flight.lane.succeeded(flight.ticket);
             }
         }
-        let last = self.unresolved.fetch_sub(1, Ordering::AcqRel) == 1;
-        if self.broken.load(Ordering::Acquire) {
+        self.slice_ended(slice, self.tally.slice_done());
+    }
+
+    fn slice_ended(&self, slice: usize, end: SliceEnd) {
+        if end.review {
             self.review(self.request_of(slice));
         }
-        if last {
+        if end.last {
             self.settled();
         }
     }
@@ -367,32 +356,7 @@ impl BatchState {
         if let Some(flight) = self.plan.flights.get(info.flight) {
             self.blame(info, &flight.lane, flight.ticket, self.plan.started, failure);
         }
-        match self.open(request) {
-            Opened::Final => {
-                self.failed.store(true, Ordering::Release);
-                if self.unresolved.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    self.settled();
-                }
-                return;
-            }
-            Opened::Over { failed } => {
-                if failed {
-                    self.failed.store(true, Ordering::Release);
-                }
-                if self.unresolved.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    self.settled();
-                }
-                return;
-            }
-            // The count of this slice now stands for the request.
-            Opened::Now => {}
-            // Not the last one: the request has a count of its own.
-            Opened::Before => {
-                self.unresolved.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-        self.mark_broken();
-        self.review(request);
+        self.slice_ended(slice, self.tally.slice_failed(self.open(request)));
     }
 
     /// Tells the circuit of the path, and has the segment looked at again where a stale descriptor explains the failure.

@@ -28,7 +28,7 @@ impl BatchState {
                     continue;
                 }
                 let moving = self.follow(&mut moves, request, info);
-                if moving.judged {
+                if moving.share.is_judged() {
                     continue;
                 }
                 let _ = moving.machine.on(heard, AttemptEvent::Heard { attempt: moving.attempt });
@@ -47,7 +47,7 @@ impl BatchState {
                 stopped.push(request);
             }
         }
-        self.mark_broken();
+        self.tally.mark_broken();
         for request in stopped {
             self.review(request);
         }

@@ -37,15 +37,16 @@ pub(crate) struct FenceLedger {
     floor: u64,
     /// The highest attempt of a request that is refused.
     fenced: BTreeMap<u64, u32>,
-    /// Parts of each attempt that run.
-    running: BTreeMap<AttemptId, u32>,
+    /// Parts of each attempt that run, by attempt. A list that keeps its memory: few run at a time, and most of them begin
+    /// at its end.
+    running: Vec<(AttemptId, u32)>,
     waiting: Vec<Waiting>,
 }
 
 impl FenceLedger {
     /// An empty ledger that remembers the fences of `limit` requests and lets as many fences wait.
     pub(crate) fn new(limit: usize) -> Self {
-        let (fenced, running) = (BTreeMap::new(), BTreeMap::new());
+        let (fenced, running) = (BTreeMap::new(), Vec::new());
         Self { limit: limit.max(1), floor: 0, fenced, running, waiting: Vec::new() }
     }
 
@@ -54,20 +55,23 @@ impl FenceLedger {
         let refused = id.request < self.floor
             || self.fenced.get(&id.request).is_some_and(|attempt| id.attempt <= *attempt);
         if !refused {
-            let parts = self.running.entry(id).or_insert(0);
-            *parts = parts.saturating_add(1);
+            match self.find(id) {
+                Ok(place) => self.running[place].1 = self.running[place].1.saturating_add(1),
+                Err(place) => self.running.insert(place, (id, 1)),
+            }
         }
         !refused
     }
 
     /// The attempt, or one part of it, touches nothing any more. Returns the fences that can be acknowledged now.
     pub(crate) fn ended(&mut self, id: AttemptId) -> Vec<u64> {
-        let Some(parts) = self.running.get_mut(&id) else { return Vec::new() };
+        let Ok(place) = self.find(id) else { return Vec::new() };
+        let parts = &mut self.running[place].1;
         *parts -= 1;
         if *parts > 0 {
             return Vec::new();
         }
-        self.running.remove(&id);
+        self.running.remove(place);
         let mut answered = Vec::new();
         self.waiting.retain_mut(|waiting| {
             waiting.running.remove(&id);
@@ -97,7 +101,7 @@ impl FenceLedger {
             }
         }
         let named = |id: &AttemptId| newest.get(&id.request).is_some_and(|attempt| id.attempt <= *attempt);
-        let running: BTreeSet<_> = self.running.keys().copied().filter(named).collect();
+        let running: BTreeSet<_> = self.running.iter().map(|(id, _)| *id).filter(named).collect();
         if running.is_empty() {
             return FenceStart::Acknowledge;
         }
@@ -116,8 +120,13 @@ impl FenceLedger {
 
     /// Whether a part of this attempt, or of an older one of its request, runs.
     pub(crate) fn runs(&self, id: AttemptId) -> bool {
-        let first = AttemptId { attempt: 0, ..id };
-        self.running.range(first..=id).next().is_some()
+        let oldest = AttemptId { attempt: 0, ..id };
+        let at = self.find(oldest).unwrap_or_else(|place| place);
+        self.running.get(at).is_some_and(|(running, _)| *running <= id)
+    }
+
+    fn find(&self, id: AttemptId) -> Result<usize, usize> {
+        self.running.binary_search_by_key(&id, |(running, _)| *running)
     }
 
     /// Whether there is nothing to remember: nothing runs and nothing is refused.

@@ -203,8 +203,10 @@ impl Peer {
     /// Cuts a submission into units. What cannot be sent is resolved here.
     pub(super) fn accept(&self, submission: Submission) -> Job {
         let Submission { slices, deadline, scope } = submission;
-        let mut job =
-            Job { seq: 0, reads: VecDeque::new(), writes: VecDeque::new(), deadline, scope, guard: None };
+        let count = |op| slices.iter().filter(|slice| slice.op == op).count();
+        let reads = VecDeque::with_capacity(count(Op::Read));
+        let writes = VecDeque::with_capacity(count(Op::Write));
+        let mut job = Job { seq: 0, reads, writes, deadline, scope, guard: None };
         let threshold = self.config().stripe_threshold;
         for slice in slices {
             let (local, remote) = (slice.local.len(), slice.remote.len());

@@ -19,19 +19,43 @@ use crate::outcome::Outcome;
 use crate::shell::Cmd;
 use crate::workspace::Workspace;
 use reference::ReferenceBench;
-use table::{Row, median};
+use table::{Measure, Row, median};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Beside raw sockets: every block and batch, ratio at least.
-const RAW: (&[u64], &[u64], f64) = (&[4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB], &[1, 16], 0.8);
-/// Beside the reference engine.
-const REFERENCE: (&[u64], &[u64], f64) = (&[4 * KIB, 64 * KIB, 256 * KIB, MIB], &[16], 1.5);
-/// How our initiator speaks: the reference's acknowledged framing, for which the ratios are promised, and our own.
-const FRAMINGS: [&str; 2] = ["v2", "native"];
-/// Small blocks are measured but promised nothing yet.
+/// Blocks and batches beside raw sockets, and the reference engine.
+const RAW: (&[u64], &[u64]) = (&[4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB], &[1, 16]);
+const REFERENCE: [(u64, u64); 5] =
+    [(4 * KIB, 16), (4 * KIB, 128), (64 * KIB, 16), (256 * KIB, 16), (MIB, 16)];
+/// How our initiator speaks: the reference's acknowledged framing, and our own.
+const FRAMINGS: [&str; 2] = ["v2", NATIVE];
+const NATIVE: &str = "native";
+/// Rates beside raw sockets are promised for blocks from this size on.
 const PROMISED_FROM: u64 = 64 * KIB;
+
+/// The rate beside raw sockets that is promised.
+fn of_raw(framing: &str, block: u64) -> Option<f64> {
+    (block >= PROMISED_FROM).then_some(if framing == NATIVE { 0.95 } else { 0.8 })
+}
+
+/// The CPU time beside that of raw sockets that is promised.
+fn cpu_of_raw(framing: &str, block: u64) -> Option<f64> {
+    (framing == NATIVE && block >= PROMISED_FROM).then_some(1.1)
+}
+
+/// The rate beside the reference engine that is promised.
+fn of_reference(framing: &str, block: u64, batch: u64) -> Option<f64> {
+    match (framing == NATIVE, block, batch) {
+        (true, PROMISED_FROM.., _) => Some(2.0),
+        (true, _, 128) => Some(10.0),
+        (false, PROMISED_FROM.., _) => Some(1.5),
+        _ => None,
+    }
+}
+
+/// The latency of one small block beside that of a ping-pong that is promised.
+const PING_PONG: (u64, f64) = (4 * KIB, 1.5);
 
 pub(crate) fn command(mut args: Args) -> Result<Outcome> {
     let check = args.flag("--check");
@@ -53,10 +77,13 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
             }
         }
     }
-    let largest =
-        REFERENCE.0.iter().max().copied().unwrap_or(MIB) * REFERENCE.1.iter().max().copied().unwrap_or(1);
+    for row in beside_ping_pong(&te, rounds)? {
+        println!("{row}");
+        rows.push(row);
+    }
+    let largest = REFERENCE.iter().map(|(block, batch)| block * batch).max().unwrap_or(MIB);
     let mut reference = ReferenceBench::start(&environment, largest)?;
-    for (block, batch) in cells(REFERENCE) {
+    for (block, batch) in REFERENCE {
         for op in ["write", "read"] {
             for row in beside_reference(&te, &mut reference, op, block, batch, rounds)? {
                 println!("{row}");
@@ -77,15 +104,11 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn cells((blocks, batches, _): (&[u64], &[u64], f64)) -> impl Iterator<Item = (u64, u64)> {
+fn cells((blocks, batches): (&[u64], &[u64])) -> impl Iterator<Item = (u64, u64)> {
     blocks.iter().flat_map(|block| batches.iter().map(|batch| (*block, *batch)))
 }
 
-fn promise(framing: &str, block: u64, at_least: f64) -> Option<f64> {
-    (framing == FRAMINGS[0] && block >= PROMISED_FROM).then_some(at_least)
-}
-
-/// `te bench local --raw` takes turns by itself.
+/// `te bench local --raw` takes turns by itself. One connection each.
 fn beside_raw(te: &Path, framing: &'static str, block: u64, batch: u64, rounds: u64) -> Result<Vec<Row>> {
     let report = local(
         te,
@@ -97,29 +120,63 @@ fn beside_raw(te: &Path, framing: &'static str, block: u64, batch: u64, rounds: 
             ("--area", (block * batch).max(256 * MIB).to_string()),
             ("--rounds", rounds.to_string()),
             ("--duration", format!("{rounds}s")),
+            ("--set", "tcp.connections_per_peer=1".to_owned()),
             ("--raw", String::new()),
         ],
     )?;
+    let mut rows = Vec::new();
+    for entry in report.as_array().ok_or("te bench printed no list")? {
+        let row = |measure, member, promised| beside(entry, framing, (measure, member), promised);
+        rows.push(row(Measure::Rate, "gigabytes_per_second", of_raw(framing, block))?);
+        rows.push(row(Measure::Cpu, "cpu_seconds_per_gigabyte", cpu_of_raw(framing, block))?);
+    }
+    Ok(rows)
+}
+
+/// One small block at a time, each side on its own core.
+fn beside_ping_pong(te: &Path, rounds: u64) -> Result<Vec<Row>> {
+    let (block, promised) = PING_PONG;
+    let report = local(
+        te,
+        NATIVE,
+        &[
+            ("--block", block.to_string()),
+            ("--batch", "1".to_owned()),
+            ("--area", MIB.to_string()),
+            ("--rounds", rounds.to_string()),
+            ("--duration", format!("{rounds}s")),
+            ("--raw", String::new()),
+            ("--pin", String::new()),
+        ],
+    )?;
     let entries = report.as_array().ok_or("te bench printed no list")?;
-    entries
-        .iter()
-        .map(|entry| {
-            let figure = |side: &str| {
-                let figure = entry[side]["gigabytes_per_second"].as_f64();
-                figure.ok_or_else(|| format!("te bench printed no figure for {side}: {entry}"))
-            };
-            Ok(Row {
-                op: entry["op"].as_str().unwrap_or("?").to_owned(),
-                framing,
-                block,
-                batch,
-                yardstick: "raw socket pair",
-                ours: figure("engine")?,
-                theirs: figure("raw")?,
-                at_least: promise(framing, block, RAW.2),
-            })
-        })
-        .collect()
+    let latency = |entry| beside(entry, NATIVE, (Measure::Latency, "batch_p50_us"), Some(promised));
+    entries.iter().map(latency).collect()
+}
+
+/// A figure of both sides of an entry.
+fn beside(
+    entry: &Value,
+    framing: &'static str,
+    (measure, member): (Measure, &str),
+    promised: Option<f64>,
+) -> Result<Row> {
+    let figure = |side: &str| {
+        let figure = entry[side][member].as_f64();
+        figure.ok_or_else(|| format!("te bench printed no {member} for {side}: {entry}"))
+    };
+    let number = |member: &str| entry[member].as_u64().unwrap_or_default();
+    Ok(Row {
+        measure,
+        op: entry["op"].as_str().unwrap_or("?").to_owned(),
+        framing,
+        block: number("block"),
+        batch: number("batch"),
+        yardstick: "raw socket pair",
+        ours: figure("engine")?,
+        theirs: figure("raw")?,
+        promised,
+    })
 }
 
 /// Both framings of ours beside the same runs of the reference.
@@ -154,6 +211,7 @@ fn beside_reference(
     }
     let theirs = median(&mut theirs);
     let row = |(framing, mut figures): (&'static str, Vec<f64>)| Row {
+        measure: Measure::Rate,
         op: op.to_owned(),
         framing,
         block,
@@ -161,7 +219,7 @@ fn beside_reference(
         yardstick: "reference engine",
         ours: median(&mut figures),
         theirs,
-        at_least: promise(framing, block, REFERENCE.2),
+        promised: of_reference(framing, block, batch),
     };
     Ok(ours.into_iter().map(row).collect())
 }

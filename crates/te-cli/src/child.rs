@@ -56,6 +56,11 @@ impl JsonChild {
         Ok(Self { name, child, stdin, lines })
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The next line.
     pub(crate) fn next(&self, within: Duration) -> Result<Value> {
         let value = self.lines.recv_timeout(within).map_err(|error| {

@@ -10,8 +10,30 @@ use crate::shell::Cmd;
 const BEGIN: &str = "<!-- figures: written by `cargo xtask bench` -->";
 const END: &str = "<!-- end of figures -->";
 
-/// Ours beside a yardstick, in gigabytes (1e9 bytes) per second.
+/// What is compared, and in which direction it is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Measure {
+    /// Gigabytes (1e9 bytes) per second: more is better.
+    Rate,
+    /// Microseconds of a batch, the median: less is better.
+    Latency,
+    /// CPU seconds of both sides for a gigabyte: less is better.
+    Cpu,
+}
+
+impl Measure {
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Rate => "GB/s",
+            Self::Latency => "us p50",
+            Self::Cpu => "CPU s/GB",
+        }
+    }
+}
+
+/// Ours beside a yardstick.
 pub(super) struct Row {
+    pub(super) measure: Measure,
     pub(super) op: String,
     /// How our initiator speaks.
     pub(super) framing: &'static str,
@@ -20,8 +42,8 @@ pub(super) struct Row {
     pub(super) yardstick: &'static str,
     pub(super) ours: f64,
     pub(super) theirs: f64,
-    /// The ratio that is promised, if one is.
-    pub(super) at_least: Option<f64>,
+    /// The ratio that is promised, if one is: at least for a rate, at most for others.
+    pub(super) promised: Option<f64>,
 }
 
 impl Row {
@@ -30,14 +52,18 @@ impl Row {
     }
 
     pub(super) fn is_short(&self) -> bool {
-        self.at_least.is_some_and(|target| self.ratio() < target)
+        self.promised.is_some_and(|target| match self.measure {
+            Measure::Rate => self.ratio() < target,
+            Measure::Latency | Measure::Cpu => self.ratio() > target,
+        })
     }
 
     fn verdict(&self) -> String {
-        match self.at_least {
+        let bound = if self.measure == Measure::Rate { "at least" } else { "at most" };
+        match self.promised {
             None => "measured".to_owned(),
-            Some(target) if self.is_short() => format!("short of {target}"),
-            Some(target) => format!("met, at least {target}"),
+            Some(target) if self.is_short() => format!("short: {bound} {target}"),
+            Some(target) => format!("met, {bound} {target}"),
         }
     }
 }
@@ -46,7 +72,7 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:<6} {:<6} {:>8} x {:<3} {:<17} {:>7.3} / {:>7.3} GB/s = {:>5.2}  {}",
+            "{:<6} {:<6} {:>8} x {:<3} {:<17} {:>7.3} / {:>7.3} {:<8} = {:>5.2}  {}",
             self.framing,
             self.op,
             size(self.block),
@@ -54,6 +80,7 @@ impl fmt::Display for Row {
             self.yardstick,
             self.ours,
             self.theirs,
+            self.measure.unit(),
             self.ratio(),
             self.verdict()
         )
@@ -95,16 +122,17 @@ fn figures(rows: &[Row]) -> Result<String> {
     let machine = Cmd::new("uname").args(["-srm"]).read()?;
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let mut text = format!("Taken on {} ({}, {cores} cores).\n\n", date.trim(), machine.trim());
-    text.push_str("| ours | op | block | batch | beside | ours GB/s | theirs GB/s | ratio | |\n");
-    text.push_str("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+    text.push_str("| ours | op | block | batch | beside | in | ours | theirs | ratio | |\n");
+    text.push_str("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
     for row in rows {
         text.push_str(&format!(
-            "| {} | {} | {} | {} | {} | {:.3} | {:.3} | {:.2} | {} |\n",
+            "| {} | {} | {} | {} | {} | {} | {:.3} | {:.3} | {:.2} | {} |\n",
             row.framing,
             row.op,
             size(row.block),
             row.batch,
             row.yardstick,
+            row.measure.unit(),
             row.ours,
             row.theirs,
             row.ratio(),
@@ -118,8 +146,9 @@ fn figures(rows: &[Row]) -> Result<String> {
 mod tests {
     use super::*;
 
-    fn row(ours: f64, at_least: Option<f64>) -> Row {
+    fn row(ours: f64, promised: Option<f64>) -> Row {
         Row {
+            measure: Measure::Rate,
             op: "write".into(),
             framing: "v2",
             block: 65_536,
@@ -127,7 +156,7 @@ mod tests {
             yardstick: "raw socket pair",
             ours,
             theirs: 2.0,
-            at_least,
+            promised,
         }
     }
 
@@ -136,6 +165,10 @@ mod tests {
         assert!(row(1.5, Some(0.8)).is_short());
         assert!(!row(1.6, Some(0.8)).is_short());
         assert!(!row(0.1, None).is_short());
+        for measure in [Measure::Latency, Measure::Cpu] {
+            assert!(Row { measure, ..row(2.3, Some(1.1)) }.is_short());
+            assert!(!Row { measure, ..row(2.1, Some(1.1)) }.is_short());
+        }
     }
 
     #[test]

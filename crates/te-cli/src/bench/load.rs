@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use te::{Buffer, RemoteRange, blocking::Engine};
 
+use super::meter::Meter;
 use super::raw::RawClient;
 use crate::failure::{Failure, Result};
 use crate::latency::Latencies;
@@ -37,13 +38,16 @@ pub(crate) struct Sample {
     pub(crate) time: Duration,
     /// Microseconds per batch.
     pub(crate) latencies: Latencies,
+    /// CPU time of both sides.
+    pub(crate) cpu: Option<Duration>,
 }
 
 /// A thread's work: one batch from an offset of its working set on.
 type Work<'a> = Box<dyn FnMut(u64) -> Result<()> + Send + 'a>;
 
 /// Runs every thread's work until `duration` is over, from a common start to the last end.
-fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>) -> Result<Sample> {
+fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>, meter: Option<&Meter>) -> Result<Sample> {
+    let cpu_before = meter.and_then(Meter::used);
     let start = Barrier::new(work.len() + 1);
     let outcomes: Vec<Result<(u64, Latencies)>> = Vec::with_capacity(work.len());
     let (outcomes, time) = thread::scope(|scope| {
@@ -78,7 +82,8 @@ fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>) -> Result<Samp
         }
         (outcomes, began.elapsed())
     });
-    let mut sample = Sample { bytes: 0, time, latencies: Latencies::new()? };
+    let cpu = meter.and_then(Meter::used).zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
+    let mut sample = Sample { bytes: 0, time, latencies: Latencies::new()?, cpu };
     for outcome in outcomes {
         let (batches, latencies) = outcome?;
         sample.bytes += batches * shape.block * shape.batch;
@@ -93,13 +98,14 @@ pub(crate) struct Load<'a> {
     pub(crate) local: &'a Buffer,
     pub(crate) remote: &'a RemoteRange,
     pub(crate) shape: Shape,
+    pub(crate) meter: Option<&'a Meter>,
 }
 
 impl Load<'_> {
     /// Batches through the engine, each run by the thread that waits for it.
     pub(crate) fn run(&self, duration: Duration) -> Result<Sample> {
         let work = (0..self.shape.threads).map(|thread| self.work(thread)).collect::<Result<_>>()?;
-        measure(self.shape, duration, work)
+        measure(self.shape, duration, work, self.meter)
     }
 
     fn work(&self, thread: u64) -> Result<Work<'_>> {
@@ -124,12 +130,13 @@ impl Load<'_> {
 }
 
 /// Plain sockets under the same load. Connections are made and memory is touched before the clock starts.
-pub(crate) struct RawLoad {
+pub(crate) struct RawLoad<'a> {
     shape: Shape,
     clients: Vec<RawClient>,
+    pub(crate) meter: Option<&'a Meter>,
 }
 
-impl RawLoad {
+impl RawLoad<'_> {
     pub(crate) fn connect(address: SocketAddr, shape: Shape) -> Result<Self> {
         let connect = || {
             RawClient::connect(address, shape.area).map_err(|error| {
@@ -137,7 +144,7 @@ impl RawLoad {
             })
         };
         let clients = (0..shape.threads).map(|_| connect()).collect::<Result<_>>()?;
-        Ok(Self { shape, clients })
+        Ok(Self { shape, clients, meter: None })
     }
 
     pub(crate) fn run(&mut self, duration: Duration) -> Result<Sample> {
@@ -148,7 +155,7 @@ impl RawLoad {
                 done.map_err(|error| Failure::io("the raw connection failed", &error))
             })
         });
-        measure(self.shape, duration, work.collect())
+        measure(self.shape, duration, work.collect(), self.meter)
     }
 }
 

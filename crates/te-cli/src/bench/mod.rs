@@ -1,6 +1,7 @@
 //! `te bench`: throughput and latency of batches, beside plain sockets if asked for.
 
 mod load;
+mod meter;
 pub(crate) mod raw;
 
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use crate::latency::Latencies;
 use crate::output::{self, Align, Table};
 use crate::{size, usage};
 use load::{Load, RawLoad, Sample, Shape};
+use meter::{Cores, Meter};
 
 /// Which side to be.
 #[derive(Args, Debug)]
@@ -63,6 +65,9 @@ struct LocalArgs {
     /// Also measures plain sockets with the same work, in turns
     #[arg(long)]
     raw: bool,
+    /// Keeps each side on a core of its own, so that a latency is not that of a migration
+    #[arg(long)]
+    pin: bool,
     #[command(flatten)]
     work: WorkArgs,
 }
@@ -140,7 +145,7 @@ pub(crate) fn run(context: &Context, args: &BenchArgs) -> Result<()> {
             };
             serve::run(context, &serve)
         }
-        Side::Initiator(args) => initiator(context, &args.peer, args.buffer, args.raw, &args.work),
+        Side::Initiator(args) => initiator(context, &args.peer, args.buffer, args.raw, &args.work, None),
         Side::Local(args) => local(context, args),
     }
 }
@@ -148,12 +153,21 @@ pub(crate) fn run(context: &Context, args: &BenchArgs) -> Result<()> {
 fn local(context: &Context, args: &LocalArgs) -> Result<()> {
     let mut arguments = vec!["serve".to_owned(), "--size".to_owned(), args.work.area.to_string()];
     arguments.extend(["--until-stdin-closes".to_owned(), "--raw".to_owned()]);
+    let cores = args.pin.then(Cores::allowed).transpose()?;
+    if let Some(cores) = &cores {
+        // The target inherits it.
+        cores.pin(false)?;
+    }
     let target = JsonChild::start(context, "target", &arguments)?;
+    let meter = Meter::with(target.id());
     let hello = target.next(Duration::from_secs(30))?;
     let segment = hello["segment"].as_str().unwrap_or_default();
     let raw = hello["raw"].as_str().and_then(|address| address.parse().ok()).filter(|_| args.raw);
     let here = context.on_loopback(child::loopback())?;
-    initiator(&here, segment, 0, raw, &args.work)
+    if let Some(cores) = &cores {
+        cores.pin(true)?;
+    }
+    initiator(&here, segment, 0, raw, &args.work, Some(&meter))
 }
 
 /// One direction: what the engine did, and what plain sockets did.
@@ -167,15 +181,20 @@ struct Summary {
     /// Of each round.
     speeds: Vec<f64>,
     latencies: Latencies,
+    bytes: u64,
+    /// CPU time of both sides in all rounds, if both can be looked at.
+    cpu: Option<Duration>,
 }
 
 impl Summary {
     fn new() -> Result<Self> {
-        Ok(Self { speeds: Vec::new(), latencies: Latencies::new()? })
+        Ok(Self { speeds: Vec::new(), latencies: Latencies::new()?, bytes: 0, cpu: Some(Duration::ZERO) })
     }
 
     fn add(&mut self, sample: &Sample) -> Result<()> {
         self.speeds.push(size::gigabytes_per_second(sample.bytes, sample.time));
+        self.bytes += sample.bytes;
+        self.cpu = self.cpu.zip(sample.cpu).map(|(sum, more)| sum + more);
         self.latencies.add(&sample.latencies)
     }
 
@@ -183,6 +202,11 @@ impl Summary {
         let mut speeds = self.speeds.clone();
         speeds.sort_by(f64::total_cmp);
         speeds.get(speeds.len() / 2).copied().unwrap_or_default()
+    }
+
+    /// CPU seconds of both sides together for a gigabyte (1e9 bytes).
+    fn cpu_per_gigabyte(&self) -> Option<f64> {
+        self.cpu.filter(|_| self.bytes > 0).map(|cpu| cpu.as_secs_f64() * 1e9 / self.bytes as f64)
     }
 
     fn quantile(&self, quantile: f64) -> u64 {
@@ -195,6 +219,7 @@ impl Summary {
             "rounds": self.speeds,
             "batch_p50_us": self.quantile(0.5),
             "batch_p99_us": self.quantile(0.99),
+            "cpu_seconds_per_gigabyte": self.cpu_per_gigabyte(),
         })
     }
 }
@@ -205,6 +230,7 @@ fn initiator(
     buffer: usize,
     raw: Option<SocketAddr>,
     work: &WorkArgs,
+    meter: Option<&Meter>,
 ) -> Result<()> {
     let engine = context.client(peer)?;
     let remote = engine.open(peer)?.buffer(buffer)?;
@@ -214,8 +240,11 @@ fn initiator(
     let local = engine.allocate(size::index(total), Location::Any, Access::LOCAL)?;
     let mut rows = Vec::new();
     for shape in shapes {
-        let load = Load { engine: &engine, local: &local, remote: &remote, shape };
+        let load = Load { engine: &engine, local: &local, remote: &remote, shape, meter };
         let mut plain = raw.map(|address| RawLoad::connect(address, shape)).transpose()?;
+        if let Some(plain) = &mut plain {
+            plain.meter = meter;
+        }
         // Warm: connections, pages and caches are as they will be.
         let round = work.duration / work.rounds / if plain.is_some() { 2 } else { 1 };
         load.run(round / 4)?;
@@ -274,11 +303,20 @@ fn print(context: &Context, rows: &[Row]) -> Result<()> {
         ("GB/s", Align::Right),
         ("p50", Align::Right),
         ("p99", Align::Right),
+        ("CPU s/GB", Align::Right),
     ];
     let with_raw = rows.iter().any(|row| row.raw.is_some());
     if with_raw {
-        columns.extend([("RAW GB/s", Align::Right), ("RAW p50", Align::Right), ("RATIO", Align::Right)]);
+        columns.extend([
+            ("RAW GB/s", Align::Right),
+            ("RAW p50", Align::Right),
+            ("RAW CPU s/GB", Align::Right),
+        ]);
+        columns.push(("RATIO", Align::Right));
     }
+    let cpu = |summary: &Summary| {
+        summary.cpu_per_gigabyte().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.3}"))
+    };
     let mut table = Table::new(&columns);
     for row in rows {
         let mut cells = vec![
@@ -289,16 +327,20 @@ fn print(context: &Context, rows: &[Row]) -> Result<()> {
             format!("{:.2}", row.engine.median()),
             size::micros(row.engine.quantile(0.5)),
             size::micros(row.engine.quantile(0.99)),
+            cpu(&row.engine),
         ];
         if let Some(raw) = &row.raw {
             cells.push(format!("{:.2}", raw.median()));
             cells.push(size::micros(raw.quantile(0.5)));
+            cells.push(cpu(raw));
             cells.push(ratio(row).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")));
         }
         table.row(cells);
     }
     table.print()?;
-    output::line("\nmedian of the rounds; latency per batch")
+    output::line(
+        "\nmedian of the rounds; latency per batch; CPU time of both sides, where both are on this host",
+    )
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! What plain sockets do with the same work: blocking calls, one connection a thread, the same blocks, the same number
-//! of requests in flight and the same working set. It is a yardstick and no protocol. Like ours its connections are without
+//! of requests in flight and the same working set, in memory of the same kind. It is a yardstick and no protocol. Like ours its connections are without
 //! a pace, which algorithms of the BBR family would set (`te-transport-tcp`, congestion control).
 //!
 //! A request is 17 bytes: direction, offset and length, little-endian. The payload of a write follows it and is
@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
 use socket2::{Domain, SockRef, Socket, Type};
-use te::Host;
+use te::{Host, Memory};
 
 use crate::failure::{Failure, Result};
 use crate::size::index;
@@ -52,7 +52,7 @@ fn serve(mut connection: TcpStream) -> io::Result<()> {
     connection.set_nodelay(true)?;
     let mut size = [0; 8];
     connection.read_exact(&mut size)?;
-    let mut area = vec![1; index(u64::from_le_bytes(size).min(LARGEST))];
+    let mut area = memory(index(u64::from_le_bytes(size).min(LARGEST)), 1)?;
     let mut request = [0; REQUEST];
     loop {
         connection.read_exact(&mut request)?;
@@ -64,7 +64,7 @@ fn serve(mut connection: TcpStream) -> io::Result<()> {
         let (offset, len) = (number(1), number(9));
         let outside = || io::Error::new(io::ErrorKind::InvalidData, "outside the working set");
         let end = offset.checked_add(len).ok_or_else(outside)?;
-        let part = area.get_mut(offset..end).ok_or_else(outside)?;
+        let part = bytes(&mut area)?.get_mut(offset..end).ok_or_else(outside)?;
         match request[0] {
             WRITE => {
                 connection.read_exact(part)?;
@@ -79,7 +79,7 @@ fn serve(mut connection: TcpStream) -> io::Result<()> {
 /// One connection of one thread.
 pub(crate) struct RawClient {
     connection: TcpStream,
-    area: Vec<u8>,
+    area: Memory,
 }
 
 impl RawClient {
@@ -91,26 +91,40 @@ impl RawClient {
         let mut connection = TcpStream::from(socket);
         connection.set_nodelay(true)?;
         connection.write_all(&size.to_le_bytes())?;
-        Ok(Self { connection, area: vec![2; index(size)] })
+        Ok(Self { connection, area: memory(index(size), 2)? })
     }
 
     /// `batch` requests of `block` bytes from `offset` on, all sent before the first answer is read.
     pub(crate) fn batch(&mut self, write: bool, offset: u64, block: u64, batch: u64) -> io::Result<()> {
+        let Self { connection, area } = self;
+        let area = bytes(area)?;
         for at in (0..batch).map(|i| offset + i * block) {
             let mut request = [0; REQUEST];
             request[0] = if write { WRITE } else { READ };
             request[1..9].copy_from_slice(&at.to_le_bytes());
             request[9..].copy_from_slice(&block.to_le_bytes());
-            let payload: &[u8] = if write { &self.area[index(at)..index(at + block)] } else { &[] };
+            let payload: &[u8] = if write { &area[index(at)..index(at + block)] } else { &[] };
             let mut parts = [IoSlice::new(&request), IoSlice::new(payload)];
-            write_all(&mut self.connection, &mut parts)?;
+            write_all(connection, &mut parts)?;
         }
         if write {
             let mut answers = vec![0; index(batch)];
-            return self.connection.read_exact(&mut answers);
+            return connection.read_exact(&mut answers);
         }
-        self.connection.read_exact(&mut self.area[index(offset)..index(offset + block * batch)])
+        connection.read_exact(&mut area[index(offset)..index(offset + block * batch)])
     }
+}
+
+/// Memory of the kind that the engine allocates, touched.
+fn memory(len: usize, fill: u8) -> io::Result<Memory> {
+    let mut memory = Memory::allocate(len).map_err(io::Error::other)?;
+    bytes(&mut memory)?.fill(fill);
+    Ok(memory)
+}
+
+/// All of it: nobody else has it.
+fn bytes(memory: &mut Memory) -> io::Result<&mut [u8]> {
+    memory.bytes_mut().ok_or_else(|| io::Error::other("the memory is shared"))
 }
 
 /// Before the socket connects or accepts: its connections have no pace.
@@ -141,18 +155,19 @@ mod tests {
         let server = RawServer::start(&"127.0.0.1".parse().unwrap()).unwrap();
         let mut client = RawClient::connect(server.address(), 1 << 20).unwrap();
         client.batch(true, 4096, 4096, 16).unwrap();
-        client.area.fill(9);
+        bytes(&mut client.area).unwrap().fill(9);
         client.batch(false, 0, 4096, 32).unwrap();
-        assert!(client.area[..4096].iter().all(|byte| *byte == 1));
-        assert!(client.area[4096..17 * 4096].iter().all(|byte| *byte == 2));
-        assert_eq!(client.area[17 * 4096], 1);
+        let area = bytes(&mut client.area).unwrap();
+        assert!(area[..4096].iter().all(|byte| *byte == 1));
+        assert!(area[4096..17 * 4096].iter().all(|byte| *byte == 2));
+        assert_eq!(area[17 * 4096], 1);
     }
 
     #[test]
     fn a_request_outside_the_working_set_ends_the_connection() {
         let server = RawServer::start(&"127.0.0.1".parse().unwrap()).unwrap();
         let mut client = RawClient::connect(server.address(), 4096).unwrap();
-        client.area.resize(8192, 0);
+        client.area = memory(8192, 0).unwrap();
         assert!(client.batch(false, 4096, 4096, 1).is_err());
     }
 }

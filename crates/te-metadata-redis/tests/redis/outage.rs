@@ -143,15 +143,17 @@ async fn a_write_that_was_held_up_does_not_overwrite_a_later_one() {
     assert!(held_up > 0);
 }
 
-/// A way to the server whose first connection loses everything from some moment on, as behind a rebooted firewall.
+/// A way to the server that from some moment on loses everything on the connections there are, as behind a rebooted
+/// firewall.
 async fn lossy_way(server: &Server) -> (String, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (way, target) = (listener.local_addr().unwrap().to_string(), server.address());
     let lossy = Arc::new(AtomicBool::new(false));
     let switch = Arc::clone(&lossy);
     tokio::spawn(async move {
-        for number in 0.. {
+        loop {
             let (mut near, _) = listener.accept().await.unwrap();
+            let is_later = switch.load(Ordering::SeqCst);
             let mut far = TcpStream::connect(&target).await.unwrap();
             let switch = Arc::clone(&switch);
             tokio::spawn(async move {
@@ -164,7 +166,7 @@ async fn lossy_way(server: &Server) -> (String, Arc<AtomicBool>) {
                     if count == 0 {
                         return;
                     }
-                    if number > 0 || !switch.load(Ordering::SeqCst) {
+                    if is_later || !switch.load(Ordering::SeqCst) {
                         to.write_all(&bytes[..count]).await.unwrap();
                     }
                 }
@@ -186,7 +188,7 @@ async fn a_connection_that_went_silent_is_replaced() {
     let mut failed = 0;
     while store.get(&key("a"), within(200)).await.is_err() {
         failed += 1;
-        assert!(failed < 10);
+        assert!(failed < 100);
     }
     assert!(failed > 0);
 }

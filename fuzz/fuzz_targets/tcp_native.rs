@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
         let mut bytes = *bytes;
         if help {
             bytes[0] &= 3;
-            bytes[1] &= 1;
+            bytes[1] &= 3;
             bytes[2..4].copy_from_slice(b"te");
             bytes[20..24].fill(0);
         }

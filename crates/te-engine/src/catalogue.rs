@@ -27,6 +27,7 @@ pub const ENTRIES: &[&Entry] = &[
     &BUFFER_GONE,
     &UNCONFIRMED,
     &NO_PATH,
+    &DAMAGED,
     &PROTOCOL,
     &CANCELLED,
     &NOT_FOUND,
@@ -157,6 +158,21 @@ pub(crate) const NO_PATH: Entry = Entry {
     next: &[
         "`te explain SEGMENT`: every candidate with its reason",
         "`te features`: what is compiled in and usable",
+    ],
+};
+pub(crate) const DAMAGED: Entry = Entry {
+    name: "damaged",
+    meaning: "The bytes in the memory of the receiving side do not fit the digest that the sending side made of them. Only \
+              requests with a digest are looked at (setting `tcp.digest`).",
+    causes: &[
+        "somebody wrote to the memory, at either end, while the request was under way",
+        "a network device, a driver or memory that changes bytes",
+        "a defect of te",
+    ],
+    next: &[
+        "rule out concurrent writes: does the same buffer get a new request before the last one is done?",
+        "`te demo --set tcp.digest=always` between the two hosts: every byte is verified, and nobody else writes",
+        "kernel logs of both hosts: memory errors, checksum errors of the network device",
     ],
 };
 pub(crate) const PROTOCOL: Entry = Entry {

@@ -54,6 +54,8 @@ pub enum ErrorKind {
     Cancelled,
     /// A write was sent but could not be confirmed.
     Unconfirmed,
+    /// The bytes that arrived are not those that were sent.
+    Damaged,
     /// The peer broke a protocol.
     Protocol,
     /// The buffer is withdrawn.
@@ -95,6 +97,7 @@ impl ErrorKind {
             Self::TimedOut => &catalogue::TIMED_OUT,
             Self::Cancelled => &catalogue::CANCELLED,
             Self::Unconfirmed => &catalogue::UNCONFIRMED,
+            Self::Damaged => &catalogue::DAMAGED,
             Self::Protocol => &catalogue::PROTOCOL,
             Self::BufferGone => &catalogue::BUFFER_GONE,
             Self::StillHeld => &catalogue::STILL_HELD,
@@ -290,6 +293,7 @@ impl Error {
             FailureKind::Unconfirmed => (ErrorKind::Unconfirmed, Retry::Later),
             FailureKind::StaleIncarnation => (ErrorKind::StaleIncarnation, Retry::AfterReopen),
             FailureKind::BufferGone => (ErrorKind::BufferGone, Retry::AfterReopen),
+            FailureKind::Damaged => (ErrorKind::Damaged, Retry::Later),
             FailureKind::Protocol => (ErrorKind::Protocol, Retry::No),
             FailureKind::LocalMemory => (ErrorKind::BufferGone, Retry::No),
             FailureKind::Unsupported => (ErrorKind::NoPath, Retry::No),

@@ -57,8 +57,24 @@ pub struct TcpConfig {
     pub reject_drain_bytes: u64,
     /// Time for that. 0 to 600 s, default 2 s.
     pub reject_drain_time: Duration,
+    /// Whether requests of the native framing carry a digest of their payload, which whoever receives it compares.
+    /// `off`, `sampled` (one in 64 requests) or `always`; default `off`. Memory that changes during the request does not fit
+    /// either.
+    pub digest: DigestChoice,
     /// Idle time after which the kernel asks whether the peer still exists. 1 s to 9 h, default 30 s.
     pub keepalive: Duration,
+}
+
+/// Which native requests carry a digest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DigestChoice {
+    /// None.
+    #[default]
+    Off,
+    /// One in 64.
+    Sampled,
+    /// All. Each goes in a frame of its own.
+    Always,
 }
 
 impl Default for TcpConfig {
@@ -75,6 +91,7 @@ impl Default for TcpConfig {
             silent_timeout: Duration::from_secs(10),
             reject_drain_bytes: 256 << 20,
             reject_drain_time: Duration::from_secs(2),
+            digest: DigestChoice::Off,
             keepalive: Duration::from_secs(30),
         }
     }
@@ -147,7 +164,7 @@ const HOUR: u128 = 3_600_000;
 
 impl TcpConfig {
     /// The settings by name.
-    pub const KEYS: [&'static str; 12] = [
+    pub const KEYS: [&'static str; 13] = [
         "connections_per_peer",
         "framing",
         "connect_timeout",
@@ -159,6 +176,7 @@ impl TcpConfig {
         "silent_timeout",
         "reject_drain_bytes",
         "reject_drain_time",
+        "digest",
         "keepalive",
     ];
 
@@ -182,6 +200,7 @@ impl TcpConfig {
             "silent_timeout" => next.silent_timeout = duration("silent_timeout", value)?,
             "reject_drain_bytes" => next.reject_drain_bytes = number("reject_drain_bytes", value)?,
             "reject_drain_time" => next.reject_drain_time = duration("reject_drain_time", value)?,
+            "digest" => next.digest = digest(value)?,
             "keepalive" => next.keepalive = duration("keepalive", value)?,
             _ => {
                 let known = Self::KEYS.join(", ");
@@ -246,6 +265,19 @@ fn framing(value: &str) -> Result<FramingChoice, ConfigError> {
             key: "framing",
             value: value.to_owned(),
             expected: "auto, native, v2 or v1",
+        }),
+    }
+}
+
+fn digest(value: &str) -> Result<DigestChoice, ConfigError> {
+    match value {
+        "off" => Ok(DigestChoice::Off),
+        "sampled" => Ok(DigestChoice::Sampled),
+        "always" => Ok(DigestChoice::Always),
+        _ => Err(ConfigError::NotUnderstood {
+            key: "digest",
+            value: value.to_owned(),
+            expected: "off, sampled or always",
         }),
     }
 }

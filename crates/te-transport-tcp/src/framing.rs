@@ -54,6 +54,7 @@ impl Framing {
                 Why::Overload => (FailureKind::Rejected, "the buffer has too many users"),
             },
             Some(Verdict::Fenced) => (FailureKind::Rejected, "the attempt is fenced"),
+            Some(Verdict::Damaged) => (FailureKind::Damaged, "what arrived does not fit its digest"),
             Some(Verdict::Ok) | None => return (FailureKind::Rejected, format!("status {code}")),
         };
         (kind, words.to_owned())

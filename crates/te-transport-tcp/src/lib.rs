@@ -25,6 +25,8 @@
 //! * **Native requests reach whom they mean.** The connection names both lives, each request the registration of the buffer
 //!   and its attempt: another life is [`te_transport::FailureKind::StaleIncarnation`], a withdrawn buffer
 //!   [`te_transport::FailureKind::BufferGone`], a fenced attempt is refused or stopped, and none of them touches a byte.
+//! * **Damage is noticed, if asked for.** With the setting `digest` native requests carry a digest of their payload, each or
+//!   one in 64, and whoever receives the payload compares: [`te_transport::FailureKind::Damaged`].
 //! * **Every request of a peer is checked** against the region table: inside one region, access allowed, not being
 //!   withdrawn; and the region stays until the request has ended.
 //! * **A failed request touches nothing local any more**: the connection is closed before the failure is reported.
@@ -47,6 +49,7 @@ mod client;
 mod config;
 mod congestion;
 mod counters;
+mod digest;
 mod error;
 pub mod frame;
 mod framing;
@@ -58,5 +61,5 @@ mod server;
 mod threads;
 
 pub use backend::{Tcp, TcpTransport};
-pub use config::{ConfigError, FramingChoice, TcpConfig};
+pub use config::{ConfigError, DigestChoice, FramingChoice, TcpConfig};
 pub use counters::TcpCounters;

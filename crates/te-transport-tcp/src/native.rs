@@ -34,6 +34,11 @@ const MARK: [u8; 2] = *b"te";
 const READ: u8 = 0;
 const WRITE: u8 = 1;
 const HAS_GENERATION: u8 = 1;
+const HAS_DIGEST: u8 = 2;
+/// Bytes of a digest.
+pub const DIGEST_LEN: usize = 8;
+/// Oldest version of this framing that has digests.
+pub const DIGEST_SINCE: u16 = 2;
 
 /// Bytes that no engine sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -190,6 +195,9 @@ pub struct Request {
     pub len: u64,
     /// The registration of the buffer that the sender means. A target refuses a request without one.
     pub generation: Option<Generation>,
+    /// Whether a digest goes with the payload: behind that of a WRITE, in front of that of a READ. It is the 64 bits of
+    /// XXH3, without a seed.
+    pub digest: bool,
 }
 
 impl Request {
@@ -202,6 +210,7 @@ impl Request {
             Op::Write => WRITE,
         };
         bytes[1] = if self.generation.is_some() { HAS_GENERATION } else { 0 };
+        bytes[1] |= if self.digest { HAS_DIGEST } else { 0 };
         bytes[2..4].copy_from_slice(&MARK);
         bytes[4..8].copy_from_slice(&self.part.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.attempt.request.to_le_bytes());
@@ -227,7 +236,8 @@ impl Request {
             other => return Err(Malformed::Operation(other)),
         };
         let value = u64::from_le_bytes(part(bytes, 40));
-        let generation = match bytes[1] {
+        let digest = bytes[1] & HAS_DIGEST != 0;
+        let generation = match bytes[1] & !HAS_DIGEST {
             HAS_GENERATION => Some(Generation::new(value)),
             0 if value == 0 => None,
             _ => return Err(Malformed::Reserved),
@@ -245,6 +255,7 @@ impl Request {
             addr: u64::from_le_bytes(part(bytes, 24)),
             len: u64::from_le_bytes(part(bytes, 32)),
             generation,
+            digest,
         })
     }
 }
@@ -276,6 +287,8 @@ pub enum Verdict {
     Rejected(Why),
     /// The attempt has been given up by its sender, who said so elsewhere. Otherwise like a rejection.
     Fenced,
+    /// The payload of a WRITE is in memory and does not fit its digest. The connection goes on.
+    Damaged,
 }
 
 const REASONS: [(Why, u32); 6] = [
@@ -288,6 +301,7 @@ const REASONS: [(Why, u32); 6] = [
 ];
 const CODE_REJECTED: u32 = 1;
 const CODE_FENCED: u32 = 2;
+const CODE_DAMAGED: u32 = 3;
 /// Beside a refusal: it is the last verdict.
 const LAST: u32 = 1 << 16;
 
@@ -302,6 +316,7 @@ impl Verdict {
                 CODE_REJECTED | reason.map_or(0, |(_, code)| code << 8)
             }
             Self::Fenced => CODE_FENCED,
+            Self::Damaged => CODE_DAMAGED,
         }
     }
 
@@ -334,6 +349,7 @@ impl Verdict {
         match (plain & 0xff, plain >> 8) {
             (0, 0) if plain == code => Ok(Self::Ok),
             (CODE_FENCED, 0) => Ok(Self::Fenced),
+            (CODE_DAMAGED, 0) => Ok(Self::Damaged),
             (CODE_REJECTED, reason) => match REASONS.iter().find(|(_, code)| *code == reason) {
                 Some((why, _)) => Ok(Self::Rejected(*why)),
                 None => Err(Malformed::Verdict(code)),

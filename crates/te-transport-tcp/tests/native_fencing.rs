@@ -101,7 +101,7 @@ fn greeted(node: &Node, from: Incarnation) -> TcpStream {
 
 fn request(op: Op, region: &Region, offset: u64, len: u64, attempt: AttemptId) -> [u8; 48] {
     let addr = region.range().start() + offset;
-    Request { op, attempt, part: 0, addr, len, generation: Some(region.generation()) }.encode()
+    Request { op, attempt, part: 0, addr, len, generation: Some(region.generation()), digest: false }.encode()
 }
 
 fn verdict(stream: &mut TcpStream) -> [u8; STATUS_LEN] {

@@ -26,6 +26,7 @@ fn request(op: Op) -> Request {
         addr: 0x0000_7f00_0000_1000,
         len: 4096,
         generation: Some(Generation::new(5)),
+        digest: false,
     }
 }
 
@@ -41,7 +42,7 @@ const ANSWERS: [(&str, Answer); 5] = [
     ("refuse_version", Answer::Version { oldest: 2, newest: 3 }),
 ];
 
-const VERDICTS: [(&str, Verdict); 8] = [
+const VERDICTS: [(&str, Verdict); 9] = [
     ("ok", Verdict::Ok),
     ("rejected_range", Verdict::Rejected(Why::OutOfRange)),
     ("rejected_access", Verdict::Rejected(Why::Access)),
@@ -50,6 +51,7 @@ const VERDICTS: [(&str, Verdict); 8] = [
     ("rejected_unnamed", Verdict::Rejected(Why::Unnamed)),
     ("rejected_overload", Verdict::Rejected(Why::Overload)),
     ("fenced", Verdict::Fenced),
+    ("damaged", Verdict::Damaged),
 ];
 
 fn hex(bytes: &[u8]) -> String {
@@ -86,6 +88,9 @@ fn every_frame_of_the_second_version_is_its_golden_vector() {
         ("read_list", hex(&list(Op::Read).encode())),
         ("write_list", hex(&list(Op::Write).encode())),
         ("entry", hex(&entry().encode())),
+        ("read_digest", hex(&Request { digest: true, ..request(Op::Read) }.encode())),
+        ("write_digest", hex(&Request { digest: true, ..request(Op::Write) }.encode())),
+        ("damaged", hex(&Verdict::Damaged.encode())),
     ];
     are_golden("native-data-v2.tsv", frames);
 }
@@ -123,7 +128,12 @@ fn every_frame_is_its_golden_vector() {
         ("read_unnamed", hex(&unnamed.encode())),
     ];
     frames.extend(ANSWERS.iter().map(|(name, answer)| (*name, hex(&answer.encode()))));
-    frames.extend(VERDICTS.iter().map(|(name, verdict)| (*name, hex(&verdict.encode()))));
+    frames.extend(
+        VERDICTS
+            .iter()
+            .filter(|(_, verdict)| *verdict != Verdict::Damaged)
+            .map(|(name, verdict)| (*name, hex(&verdict.encode()))),
+    );
     frames.push(("rejected_gone_last", hex(&Verdict::Rejected(Why::Gone).encode_last())));
     are_golden("native-data-v1.tsv", frames);
 }
@@ -136,8 +146,10 @@ fn frames_come_back() {
     }
     for op in [Op::Read, Op::Write] {
         for generation in [None, Some(Generation::new(0)), Some(Generation::new(u64::MAX))] {
-            let request = Request { generation, ..request(op) };
-            assert_eq!(Request::decode(&request.encode()), Ok(request));
+            for digest in [false, true] {
+                let request = Request { generation, digest, ..request(op) };
+                assert_eq!(Request::decode(&request.encode()), Ok(request));
+            }
         }
     }
     for (name, verdict) in VERDICTS {
@@ -198,7 +210,7 @@ proptest! {
 
     #[test]
     fn every_request_decodes_to_what_encodes_the_same_or_is_refused(
-        mut bytes: [u8; REQUEST_LEN], likely: bool, op in 0_u8..3, flags in 0_u8..3,
+        mut bytes: [u8; REQUEST_LEN], likely: bool, op in 0_u8..3, flags in 0_u8..5,
     ) {
         if likely {
             bytes[..4].copy_from_slice(&[op, flags, b't', b'e']);

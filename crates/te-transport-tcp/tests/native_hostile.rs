@@ -48,7 +48,7 @@ fn welcomed(node: &Node) -> TcpStream {
 
 fn request(op: Op, region: &Region, len: u64) -> Request {
     let (addr, generation) = (region.range().start(), Some(region.generation()));
-    Request { op, attempt: ATTEMPT, part: 0, addr, len, generation }
+    Request { op, attempt: ATTEMPT, part: 0, addr, len, generation, digest: false }
 }
 
 /// Everything until the target closes.
@@ -301,7 +301,7 @@ proptest! {
             let of = if generation == 0 { aim.generation() } else { Generation::new(generation) };
             let addr = aim.range().start().wrapping_add_signed(offset);
             let mut header =
-                Request { op, attempt: ATTEMPT, part: 0, addr, len, generation: Some(of) }.encode();
+                Request { op, attempt: ATTEMPT, part: 0, addr, len, generation: Some(of), digest: false }.encode();
             if let Some((at, byte)) = damage {
                 header[at] = byte;
             }

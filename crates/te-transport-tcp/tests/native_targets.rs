@@ -163,7 +163,10 @@ fn hello_names_both_lives_and_requests_name_all_they_mean() {
         assert_eq!(hello, Hello { version: VERSIONS.1, from: node.context.incarnation, to: LIFE });
         let attempt = te_transport::AttemptId { request: 40 + index, attempt: 2 };
         let (op, part, addr) = (Op::Write, index as u32, REMOTE + index);
-        assert_eq!(request, Request { op, attempt, part, addr, len: 16, generation: Some(OF) });
+        assert_eq!(
+            request,
+            Request { op, attempt, part, addr, len: 16, generation: Some(OF), digest: false }
+        );
     }
 }
 

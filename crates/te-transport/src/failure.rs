@@ -25,6 +25,8 @@ pub enum FailureKind {
     StaleIncarnation,
     /// The target's buffer is withdrawn, or the range belongs to a later registration.
     BufferGone,
+    /// The bytes that arrived are not those that were sent, or they were changed on the way.
+    Damaged,
     /// The peer broke the framing.
     Protocol,
     /// The local buffer is withdrawn or the range is not inside it.
@@ -43,7 +45,12 @@ impl FailureKind {
     pub fn retry_can_help(self) -> bool {
         matches!(
             self,
-            Self::Unreachable | Self::ConnectionLost | Self::TimedOut | Self::Unconfirmed | Self::Dropped
+            Self::Unreachable
+                | Self::ConnectionLost
+                | Self::TimedOut
+                | Self::Unconfirmed
+                | Self::Damaged
+                | Self::Dropped
         )
     }
 
@@ -59,6 +66,7 @@ impl FailureKind {
             Self::Unconfirmed => "unconfirmed",
             Self::StaleIncarnation => "peer was replaced",
             Self::BufferGone => "buffer gone",
+            Self::Damaged => "damaged",
             Self::Protocol => "protocol error",
             Self::LocalMemory => "local memory",
             Self::Unsupported => "unsupported",

@@ -366,9 +366,9 @@ fn install(word: &TransportKind, settings: &Settings) -> Option<Box<dyn Install>
 
 #[cfg(feature = "tcp")]
 fn tcp_config(settings: &Settings) -> te_transport_tcp::TcpConfig {
-    use te_transport_tcp::{FramingChoice, TcpConfig};
+    use te_transport_tcp::{DigestChoice, FramingChoice, TcpConfig};
 
-    use crate::settings::Framing;
+    use crate::settings::{Digest, Framing};
 
     let mut config = TcpConfig::default();
     config.connections_per_peer = size(settings.tcp_connections_per_peer.get().0);
@@ -387,6 +387,11 @@ fn tcp_config(settings: &Settings) -> te_transport_tcp::TcpConfig {
     config.silent_timeout = *settings.tcp_silent_timeout.get();
     config.reject_drain_bytes = *settings.tcp_reject_drain_bytes.get();
     config.reject_drain_time = *settings.tcp_reject_drain_time.get();
+    config.digest = match settings.tcp_digest.get() {
+        Digest::Off => DigestChoice::Off,
+        Digest::Sampled => DigestChoice::Sampled,
+        Digest::Always => DigestChoice::Always,
+    };
     config.keepalive = *settings.tcp_keepalive.get();
     config
 }

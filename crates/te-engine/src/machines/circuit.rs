@@ -102,6 +102,7 @@ pub(crate) fn blames_path(kind: FailureKind) -> bool {
         FailureKind::Unreachable
             | FailureKind::ConnectionLost
             | FailureKind::TimedOut
+            | FailureKind::Damaged
             | FailureKind::Protocol
             | FailureKind::Dropped
     )

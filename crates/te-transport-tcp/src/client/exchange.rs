@@ -9,6 +9,7 @@ use te_transport::{Failure, FailureKind, Op};
 
 use super::peer::Peer;
 use super::unit::{Train, Unit};
+use crate::config::DigestChoice;
 use crate::error::Break;
 use crate::frame::{HEADER_LEN, Request, STATUS_LEN, Status};
 use crate::framing::{Framing, HEADER_MAX};
@@ -29,13 +30,35 @@ pub(crate) struct Link {
     pub(crate) frames: usize,
     /// Whether the peer takes lists.
     lists: bool,
+    digests: Digests,
 }
+
+/// Which of the next units carries a digest.
+enum Digests {
+    Never,
+    /// The one behind so many others.
+    After(u32),
+    Always,
+}
+
+/// One in so many units carries a digest if they are sampled.
+const SAMPLE: u32 = 64;
 
 impl Link {
     /// A connection on which requests may be sent, in this version of the native framing if it is one.
-    pub(crate) fn new(wire: Wire, version: Option<u16>) -> Self {
-        let lists = version.is_some_and(|version| version >= native::LIST_SINCE);
-        Self { wire, sent: VecDeque::new(), used: None, parts: 0, frames: 0, lists }
+    pub(crate) fn new(wire: Wire, version: Option<u16>, digest: DigestChoice) -> Self {
+        let speaks = |since| version.is_some_and(|version| version >= since);
+        let lists = speaks(native::LIST_SINCE);
+        let digests = match digest {
+            DigestChoice::Sampled if speaks(native::DIGEST_SINCE) => Digests::After(0),
+            DigestChoice::Always if speaks(native::DIGEST_SINCE) => Digests::Always,
+            _ => Digests::Never,
+        };
+        Self { wire, sent: VecDeque::new(), used: None, parts: 0, frames: 0, lists, digests }
+    }
+
+    fn digest_is_due(&self) -> bool {
+        matches!(self.digests, Digests::After(0) | Digests::Always)
     }
 }
 
@@ -46,6 +69,8 @@ pub(super) struct Frame {
     pub(super) units: usize,
     /// Payload bytes.
     pub(super) len: u64,
+    /// Whether a digest goes with them; then there is one unit.
+    pub(super) digest: bool,
 }
 
 /// Most bytes of a frame in front of its payload.
@@ -117,8 +142,9 @@ impl<'a> Exchange<'a> {
     pub(super) fn next_frame(&mut self, head: &mut [u8]) -> Option<Frame> {
         let unit = self.next_unit()?;
         self.link.frames += 1;
-        let mut frame = Frame { head: self.peer.framing().header_len(), units: 1, len: unit.len() };
-        if self.link.lists && !self.train.one_at_a_time && unit.is_listable() {
+        let digest = self.link.digest_is_due();
+        let mut frame = Frame { head: self.peer.framing().header_len(), units: 1, len: unit.len(), digest };
+        if self.link.lists && !digest && !self.train.one_at_a_time && unit.is_listable() {
             self.list(unit, head, &mut frame);
         } else {
             let header = self.header(&unit);
@@ -160,6 +186,9 @@ impl<'a> Exchange<'a> {
 
     /// The next unit if it can be sent in a list.
     fn next_listable(&mut self) -> Option<Unit> {
+        if self.link.digest_is_due() {
+            return None;
+        }
         if self.train.units.is_empty() {
             self.peer.refill(self.train);
         }
@@ -169,6 +198,10 @@ impl<'a> Exchange<'a> {
 
     fn push_sent(&mut self, mut unit: Unit, leads: bool) {
         unit.leads = leads;
+        unit.digest = self.link.digest_is_due();
+        if let Digests::After(others) = &mut self.link.digests {
+            *others = others.checked_sub(1).unwrap_or(SAMPLE - 1);
+        }
         self.link.sent.push_back(unit);
         self.unsent += 1;
     }
@@ -188,7 +221,8 @@ impl<'a> Exchange<'a> {
             Framing::Native => {
                 let (part, attempt, generation) = (self.link.parts, unit.attempt, unit.generation);
                 self.link.parts = part.wrapping_add(1);
-                return native::Request { op, attempt, part, addr, len, generation }.encode();
+                let digest = self.link.digest_is_due();
+                return native::Request { op, attempt, part, addr, len, generation, digest }.encode();
             }
             Framing::V2 => TcpFraming::V2,
             Framing::V1 => TcpFraming::V1,

@@ -99,7 +99,7 @@ impl Lease {
         // A name may lead elsewhere next time.
         *peer.addresses.lock() = connected.is_ok().then_some(addresses);
         let (wire, version) = connected?;
-        let link = Link::new(wire, version);
+        let link = Link::new(wire, version, peer.config().digest);
         add(&peer.counters().connected, 1);
         let mut state = peer.state.lock();
         state.active.push(link.wire.interrupter().clone());

@@ -259,7 +259,17 @@ impl Peer {
         let end = start.saturating_add(len);
         let (kind, why) = self.framing().refusal(code);
         let text = format!("the peer refused to {op} {len} bytes at {start:#x} to {end:#x} ({why})");
-        self.fail(unit, failure(&self.label, kind, text, RemoteEffect::None));
+        let damaged = kind == FailureKind::Damaged;
+        let effect = if damaged { RemoteEffect::MayHaveApplied } else { RemoteEffect::None };
+        self.fail(unit, failure(&self.label, kind, text, effect));
+    }
+
+    /// Resolves a READ whose bytes do not fit the digest that came with them.
+    pub(super) fn damaged(&self, unit: Unit) {
+        let (start, len) = (unit.remote(), unit.len());
+        let end = start.saturating_add(len);
+        let text = format!("the {len} bytes read at {start:#x} to {end:#x} do not fit their digest");
+        self.fail(unit, failure(&self.label, FailureKind::Damaged, text, RemoteEffect::None));
     }
 
     pub(super) fn fail_units(&self, units: impl IntoIterator<Item = Unit>, failure: &Failure) {

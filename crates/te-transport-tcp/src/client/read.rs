@@ -6,6 +6,7 @@ use crate::counters::add;
 use crate::error::Break;
 use crate::frame::STATUS_LEN;
 use crate::io::{Spans, Step, Wait};
+use crate::native::DIGEST_LEN;
 use crate::progress::Progress;
 
 /// Answers taken with one call at most, that of a list as one.
@@ -21,19 +22,22 @@ const HEADS: usize = 2 * HEAD_MAX;
 /// over by another connection.
 const AHEAD_BYTES: u64 = 4 << 20;
 
+/// Bytes in front of a payload with a digest.
+const FRONT: usize = STATUS_LEN + DIGEST_LEN;
+
 /// What has arrived of the answers at the front.
 struct Arrived {
     /// Payload bytes of all requests under way.
     asked: u64,
-    /// Statuses of the answers that one call takes.
-    statuses: [[u8; STATUS_LEN]; GATHER],
+    /// What is in front of the payloads that one call takes: statuses, some with a digest.
+    statuses: [[u8; FRONT]; GATHER],
     /// Bytes of the unit at the front that are here. Those of the first of an answer include its status.
     bytes: u64,
 }
 
 impl Exchange<'_> {
     pub(super) fn read(&mut self) -> Result<(), Break> {
-        let mut arrived = Arrived { asked: 0, statuses: [[0; STATUS_LEN]; GATHER], bytes: 0 };
+        let mut arrived = Arrived { asked: 0, statuses: [[0; FRONT]; GATHER], bytes: 0 };
         let config = self.peer.config();
         let mut progress = Progress::new(config.progress_timeout);
         let mut wait = Progress::new(config.status_timeout);
@@ -73,8 +77,12 @@ impl Exchange<'_> {
     }
 
     /// Bytes in front of the payload of a unit.
-    fn status_len(&self, unit: &Unit) -> u64 {
-        if self.has_status() && unit.leads { STATUS_LEN as u64 } else { 0 }
+    fn front_len(&self, unit: &Unit) -> u64 {
+        match (self.has_status() && unit.leads, unit.digest) {
+            (true, true) => FRONT as u64,
+            (true, false) => STATUS_LEN as u64,
+            (false, _) => 0,
+        }
     }
 
     /// Sends as many headers as the window allows; whether there were any.
@@ -127,16 +135,16 @@ impl Exchange<'_> {
             if bytes >= GATHER_BYTES || spans.room() < 2 {
                 break;
             }
-            let status_len = self.status_len(unit);
-            let in_status = skip.min(status_len);
-            let in_payload = skip - in_status;
+            let front_len = self.front_len(unit);
+            let in_front = skip.min(front_len);
+            let in_payload = skip - in_front;
             skip = 0;
             // All are below the length of a mapped range or of a status.
             let size = |count: u64| usize::try_from(count).unwrap_or(0);
             if unit.leads {
                 let Some(status) = arrived.statuses.get_mut(answers) else { break };
-                let start = status.as_mut_ptr().wrapping_add(size(in_status));
-                spans.push(start, size(status_len - in_status));
+                let start = status.as_mut_ptr().wrapping_add(size(in_front));
+                spans.push(start, size(front_len - in_front));
                 answers += 1;
             }
             spans.push(unit.start().wrapping_add(size(in_payload)), size(unit.len() - in_payload));
@@ -151,36 +159,44 @@ impl Exchange<'_> {
         let mut complete = false;
         while bytes > 0 {
             let Some(unit) = self.link.sent.front() else { break };
-            let (status_len, leads) = (self.status_len(unit), unit.leads);
-            let total = status_len + unit.len();
+            let (front_len, leads) = (self.front_len(unit), unit.leads);
+            let total = front_len + unit.len();
             let taken = bytes.min(total - arrived.bytes);
             let before = arrived.bytes;
             bytes -= taken;
             arrived.bytes += taken;
+            let status_len = front_len.min(STATUS_LEN as u64);
             if before < status_len && arrived.bytes >= status_len {
-                Self::check_status(arrived.statuses[answer])?;
+                let status = arrived.statuses[answer].first_chunk().copied();
+                Self::check_status(status.unwrap_or_default())?;
             }
             if arrived.bytes < total {
                 if leads {
-                    // The rest of its status, if any is missing, goes on in the first slot.
+                    // What is missing of its front goes on in the first slot.
                     arrived.statuses[0] = arrived.statuses[answer];
                 }
                 break;
             }
             arrived.bytes = 0;
+            let expected = arrived.statuses.get(answer).and_then(|front| front.last_chunk()).copied();
             answer += usize::from(leads);
             complete = true;
             if let Some(unit) = self.pop_answered(leads) {
                 arrived.asked -= unit.len();
                 add(&self.peer.counters().payload_received, unit.len());
-                self.peer.done(unit);
+                let fits = || unit.compute_digest() == expected.map(u64::from_le_bytes);
+                if unit.digest && !fits() {
+                    self.peer.damaged(unit);
+                } else {
+                    self.peer.done(unit);
+                }
             }
         }
         Ok(complete)
     }
 
     fn closed_mid_answer(&self, arrived: u64) -> Break {
-        let expected = self.link.sent.front().map_or(0, |unit| unit.len() + self.status_len(unit));
+        let expected = self.link.sent.front().map_or(0, |unit| unit.len() + self.front_len(unit));
         let refusal = if !self.has_status() && arrived == 0 {
             "; a version 1 peer refuses a range this way"
         } else {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use crate::digest;
 use parking_lot::Mutex;
 use te_memory::Hold;
 use te_segment::Generation;
@@ -29,6 +30,8 @@ pub(crate) struct Unit {
     pub(crate) alone: bool,
     /// Set when it is sent: whether it is the first of its list, or not in one.
     pub(crate) leads: bool,
+    /// Set when it is sent: whether it carries a digest.
+    pub(crate) digest: bool,
 }
 
 enum Source {
@@ -70,6 +73,7 @@ impl Unit {
             retried: false,
             alone: false,
             leads: true,
+            digest: false,
         }
     }
 
@@ -101,6 +105,7 @@ impl Unit {
                 retried: false,
                 alone: false,
                 leads: true,
+                digest: false,
             }
         })
     }
@@ -113,6 +118,20 @@ impl Unit {
     pub(crate) fn is_listable(&self) -> bool {
         let whole = matches!(self.source, Source::Whole { .. });
         whole && !self.alone && self.generation.is_some() && self.len <= LISTABLE
+    }
+
+    /// The digest of its bytes as they are now.
+    pub(crate) fn compute_digest(&self) -> Option<u64> {
+        digest::of(self.len, |at, bytes| {
+            let at = self.offset + at;
+            match &self.source {
+                Source::Whole { hold, .. } => hold.read_at(at, bytes).is_ok(),
+                Source::Stripe(striped) => {
+                    let state = striped.state.lock();
+                    state.hold.as_ref().is_some_and(|hold| hold.read_at(at, bytes).is_ok())
+                }
+            }
+        })
     }
 
     /// Start address at the peer.

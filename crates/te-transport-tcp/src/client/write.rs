@@ -8,20 +8,22 @@ use crate::error::Break;
 use crate::frame::{HEADER_LEN, Request, STATUS_LEN};
 use crate::framing::Framing;
 use crate::io::{Spans, Step, Wait};
-use crate::native::{LIST_MAX, Verdict};
+use crate::native::{DIGEST_LEN, LIST_MAX, Verdict};
 use crate::progress::Progress;
 
 /// Requests gathered into one call at most.
 const GATHER: usize = 16;
-/// Spans that a list takes, or a request of version 1 with its read-back.
-const FRAME_SPANS: usize = 1 + LIST_MAX;
+/// Spans that a list takes, or a request with its digest or its read-back.
+const FRAME_SPANS: usize = 2 + LIST_MAX;
 /// No more is gathered beyond this; one request may be larger.
 const GATHER_BYTES: u64 = 64 << 10;
 /// Room for answers not looked at yet.
 const ANSWERS: usize = 64 * STATUS_LEN;
 
-/// Room for what goes in front of payloads: for a list behind single requests.
+/// Room for what goes around payloads: for a list behind single requests.
 const HEADS: usize = 2 * HEAD_MAX;
+/// Room that one more request may need.
+const HEAD_ROOM: usize = HEAD_MAX + DIGEST_LEN;
 
 /// The requests of one call and how much of each is left to send.
 struct Gathered {
@@ -108,7 +110,7 @@ impl Exchange<'_> {
         while gathered.len < GATHER
             && self.link.frames < window
             && bytes < GATHER_BYTES
-            && gathered.used + HEAD_MAX <= HEADS
+            && gathered.used + HEAD_ROOM <= HEADS
             && gathered.spans.room() >= FRAME_SPANS
         {
             let head = &mut gathered.heads[gathered.used..];
@@ -132,6 +134,16 @@ impl Exchange<'_> {
                     gathered.used += HEADER_LEN;
                     total += HEADER_LEN as u64;
                 }
+            }
+            if frame.digest
+                && let Some(digest) =
+                    self.link.sent.back().map(|unit| unit.compute_digest().unwrap_or_default())
+            {
+                let trailer = &mut gathered.heads[gathered.used..][..DIGEST_LEN];
+                trailer.copy_from_slice(&digest.to_le_bytes());
+                gathered.spans.push(trailer.as_mut_ptr(), DIGEST_LEN);
+                gathered.used += DIGEST_LEN;
+                total += DIGEST_LEN as u64;
             }
             bytes += frame.len;
             gathered.left[gathered.len] = (total, frame.units);

@@ -9,7 +9,7 @@ use te_transport::{Abort, Admitted, Op};
 
 use super::Shared;
 use super::native::{turn_away, why};
-use super::serve::{receive_all, send_payloads, settle};
+use super::serve::{Receiving, receive_all, send_payloads, settle};
 use super::table::{Connection, Scratch, Stage};
 use crate::counters::add;
 use crate::io::{Step, Wait};
@@ -68,8 +68,10 @@ fn serve(
         return false;
     }
     let served = match list.op {
-        Op::Write => receive_all(shared, connection, holds, true, true),
-        Op::Read => send_payloads(shared, connection, holds, true),
+        Op::Write => {
+            receive_all(shared, connection, holds, Receiving { digest: false, answered: true, ahead: true })
+        }
+        Op::Read => send_payloads(shared, connection, holds, true, None),
     };
     drop(admitted);
     if served {

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use te_memory::{Refusal, RemoteOp};
+use te_memory::{Hold, Refusal, RemoteOp};
 use te_segment::TcpFraming;
 use te_transport::{Abort, Admitted, Op};
 
 use super::Shared;
-use super::serve::{discard, part, receive, send, send_all, settle};
+use super::serve::{Receiving, discard, part, receive, receive_all, send, send_all, send_payloads, settle};
 use super::table::{Connection, Stage};
 use crate::counters::add;
-use crate::native::{Answer, Hello, Request, VERSIONS, Verdict, Why};
+use crate::digest;
+use crate::native::{Answer, DIGEST_LEN, Hello, Request, VERSIONS, Verdict, Why};
 
 /// Answers a hello; whether requests may come.
 pub(super) fn greet(shared: &Shared, connection: &mut Connection, hello: &Hello) -> bool {
@@ -68,6 +69,12 @@ pub(super) fn serve_request(shared: &Shared, connection: &mut Connection, reques
         return false;
     }
     let served = match request.op {
+        Op::Write if request.digest => receive_checked(shared, connection, &hold),
+        Op::Read if request.digest => {
+            let holds = std::slice::from_ref(&hold);
+            digest::of_hold(&hold)
+                .is_some_and(|digest| send_payloads(shared, connection, holds, true, Some(digest)))
+        }
         Op::Write => receive(shared, connection, &hold, TcpFraming::V2),
         Op::Read => send(shared, connection, &hold, TcpFraming::V2),
     };
@@ -76,6 +83,21 @@ pub(super) fn serve_request(shared: &Shared, connection: &mut Connection, reques
         add(&shared.counters.served, 1);
     }
     served
+}
+
+/// Takes the payload of a WRITE and looks whether it fits the digest behind it; whether the connection can serve another.
+fn receive_checked(shared: &Shared, connection: &mut Connection, hold: &Hold) -> bool {
+    let receiving = Receiving { digest: true, answered: false, ahead: true };
+    if !receive_all(shared, connection, std::slice::from_ref(hold), receiving) {
+        return false;
+    }
+    if digest::of_hold(hold) == Some(u64::from_le_bytes(connection.trailer)) {
+        connection.owed += 1;
+        return settle(shared, connection);
+    }
+    let (id, range) = (connection.id, hold.range());
+    tracing::warn!(target: "te::transport_tcp", connection = id, %range, "a payload does not fit its digest");
+    settle(shared, connection) && send_all(shared, connection, &Verdict::Damaged.encode())
 }
 
 pub(super) fn why(refusal: Refusal) -> Why {
@@ -94,10 +116,11 @@ fn refuse(shared: &Shared, connection: &mut Connection, request: &Request, verdi
     tracing::debug!(
         target: "te::transport_tcp", connection = id, %op, addr, len, %attempt, ?generation, ?verdict, "refused"
     );
-    turn_away(shared, connection, (op, len), verdict)
+    let trailer = if request.digest && op == Op::Write { DIGEST_LEN as u64 } else { 0 };
+    turn_away(shared, connection, (op, len.saturating_add(trailer)), verdict)
 }
 
-/// Refuses a request or a list of `len` payload bytes; whether the connection can serve another.
+/// Refuses a request or a list behind which `len` bytes come, if it is a WRITE; whether the connection can serve another.
 ///
 /// The initiator receives answers of READs straight into memory, and so it cannot go on behind one without a payload:
 /// the connection ends, as in version 2. The payload of a WRITE is thrown away, and its end is where the next request

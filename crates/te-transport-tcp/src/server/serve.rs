@@ -13,7 +13,7 @@ use super::table::{Connection, Stage};
 use crate::counters::add;
 use crate::frame::{Request, STATUS_LEN, Status};
 use crate::io::{Spans, Step, TICK, Wait};
-use crate::native::{self, Hello};
+use crate::native::{self, DIGEST_LEN, Hello};
 use crate::progress::Progress;
 
 /// Payloads up to this are taken together with the header behind them.
@@ -172,20 +172,34 @@ pub(super) fn receive(
     framing: TcpFraming,
 ) -> bool {
     let holds = std::slice::from_ref(hold);
-    receive_all(shared, connection, holds, framing == TcpFraming::V2, hold.len() <= SMALL)
+    let answered = framing == TcpFraming::V2;
+    receive_all(shared, connection, holds, Receiving { digest: false, answered, ahead: hold.len() <= SMALL })
 }
 
-/// Takes the payloads of WRITEs, one after the other, and owes one status for all of them if they are `answered`. Takes
-/// the header behind them along if it is there and may be taken `ahead`.
+/// How payloads are received.
+pub(super) struct Receiving {
+    /// A digest is behind them, which goes to the connection.
+    pub(super) digest: bool,
+    /// A status is owed for them.
+    pub(super) answered: bool,
+    /// The header behind them is taken along if it is there.
+    pub(super) ahead: bool,
+}
+
+/// Takes the payloads of WRITEs, one after the other, and owes one status for all of them.
 pub(super) fn receive_all(
     shared: &Shared,
     connection: &mut Connection,
     holds: &[Hold],
-    answered: bool,
-    ahead: bool,
+    Receiving { digest, answered, ahead }: Receiving,
 ) -> bool {
     let mut spans = Spans::new();
-    let Some(len) = push_all(&mut spans, holds) else { return false };
+    let Some(payload) = push_all(&mut spans, holds) else { return false };
+    let mut len = payload;
+    if digest {
+        spans.push(connection.trailer.as_mut_ptr(), DIGEST_LEN);
+        len += DIGEST_LEN;
+    }
     let header_len = connection.header_len();
     if ahead {
         spans.push(connection.head.as_mut_ptr(), header_len);
@@ -202,7 +216,7 @@ pub(super) fn receive_all(
         }
         connection.looked = now;
         // SAFETY: the ranges are the holds', which are mapped while they live and whose users expect writes, and the
-        // connection's header, which is borrowed exclusively.
+        // connection's digest and header, which are borrowed exclusively.
         let step = unsafe { connection.wire.recv(&mut spans, Wait::No, left) };
         match step {
             Ok(Step::Moved(bytes)) => {
@@ -226,7 +240,7 @@ pub(super) fn receive_all(
     }
     let moved = (len - missing) as u64;
     add(&shared.counters.wire_received, moved);
-    add(&shared.counters.payload_received, moved);
+    add(&shared.counters.payload_received, moved.min(payload as u64));
     if missing > 0 {
         return false;
     }
@@ -239,22 +253,28 @@ pub(super) fn receive_all(
 
 /// Sends the payload of a READ, after the status in version 2, and what is owed before it.
 pub(super) fn send(shared: &Shared, connection: &mut Connection, hold: &Hold, framing: TcpFraming) -> bool {
-    send_payloads(shared, connection, std::slice::from_ref(hold), framing == TcpFraming::V2)
+    send_payloads(shared, connection, std::slice::from_ref(hold), framing == TcpFraming::V2, None)
 }
 
-/// Sends the payloads of READs, one after the other, after what is owed and one status for all of them if they are
-/// `answered`.
+/// Sends the payloads of READs, one after the other, after what is owed, one status for all of them if they are `answered`,
+/// and their digest.
 pub(super) fn send_payloads(
     shared: &Shared,
     connection: &mut Connection,
     holds: &[Hold],
     answered: bool,
+    digest: Option<u64>,
 ) -> bool {
     let statuses = connection.owed + usize::from(answered);
     connection.owed = 0;
-    let mut head = [Status::Ok.encode(); OWED + 1];
+    let mut head = [Status::Ok.encode(); OWED + 2];
+    let mut front = statuses * STATUS_LEN;
+    if let Some(digest) = digest {
+        head[statuses] = digest.to_le_bytes();
+        front += DIGEST_LEN;
+    }
     let mut spans = Spans::new();
-    spans.push(head.as_flattened_mut().as_mut_ptr(), statuses * STATUS_LEN);
+    spans.push(head.as_flattened_mut().as_mut_ptr(), front);
     if push_all(&mut spans, holds).is_none() {
         return false;
     }
@@ -274,7 +294,7 @@ pub(super) fn send_payloads(
         }
     }
     add(&shared.counters.wire_sent, moved as u64);
-    add(&shared.counters.payload_sent, moved.saturating_sub(statuses * STATUS_LEN) as u64);
+    add(&shared.counters.payload_sent, moved.saturating_sub(front) as u64);
     spans.is_empty()
 }
 

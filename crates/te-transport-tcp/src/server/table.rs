@@ -11,7 +11,7 @@ use te_transport::AttemptId;
 
 use crate::frame::HEADER_LEN;
 use crate::io::{Interrupter, Wire};
-use crate::native::{HELLO_LEN, LIST_MAX, REQUEST_LEN};
+use crate::native::{DIGEST_LEN, HELLO_LEN, LIST_MAX, REQUEST_LEN};
 
 /// A connection of the target. It is in exactly one place: parked in the table, waiting for a thread, or with one.
 pub(super) struct Connection {
@@ -22,6 +22,8 @@ pub(super) struct Connection {
     /// The bytes of the next header that are here already.
     pub(super) head: [u8; HEAD_MAX],
     pub(super) have: usize,
+    /// The digest behind the payload of a WRITE.
+    pub(super) trailer: [u8; DIGEST_LEN],
     /// OK statuses of served requests that are not sent yet. None while the connection waits for anything.
     pub(super) owed: usize,
     /// Whole headers received.
@@ -184,6 +186,7 @@ impl Table {
             stage,
             head,
             have: 0,
+            trailer: [0; DIGEST_LEN],
             owed: 0,
             headers: 0,
             since: now,

@@ -7,7 +7,7 @@ use te_metadata::ClusterId;
 use te_segment::{Host, TransportKind};
 
 use super::error::nearest;
-use super::value::{Framing, Span, Value};
+use super::value::{Digest, Framing, Span, Value};
 use super::{Count, Origin, Secret, Setting, SettingsError};
 use crate::features;
 use crate::metadata::MetadataUrl;
@@ -294,6 +294,9 @@ settings! {
     /// Time for that. Default 2s, range 0s to 10min.
     tcp_reject_drain_time: Duration = secs(2), "tcp.reject_drain_time", "TE_TCP_REJECT_DRAIN_TIME",
         ms(0)..=secs(600), [], feature "tcp";
+    /// Whether requests between te engines carry a digest of their payload, which whoever receives it compares with its
+    /// memory: none, one in 64, or all. Memory that changes during the request does not fit either. Default `off`.
+    tcp_digest: Digest = Digest::Off, "tcp.digest", "TE_TCP_DIGEST", (), [], feature "tcp";
     /// Idle time after which the kernel asks whether the peer still exists. Default 30s, range 1s to 9h.
     tcp_keepalive: Duration = secs(30), "tcp.keepalive", "TE_TCP_KEEPALIVE", secs(1)..=HOUR * 9, [], feature "tcp";
     /// What the `te` program logs to standard error. A library never looks at it. Default `warn`.

@@ -30,4 +30,4 @@ pub use keys::{Alias, Entry, Key, Settings};
 pub use origin::{Origin, Setting};
 pub use secret::Secret;
 pub use source::Loaded;
-pub use value::{Count, Framing, parse_bytes, parse_duration, show_bytes, show_duration};
+pub use value::{Count, Digest, Framing, parse_bytes, parse_duration, show_bytes, show_duration};

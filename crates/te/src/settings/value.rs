@@ -311,6 +311,49 @@ impl Value for Framing {
     }
 }
 
+/// Which requests of the native TCP framing carry a digest of their payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Digest {
+    /// None.
+    #[default]
+    Off,
+    /// One in 64.
+    Sampled,
+    /// All.
+    Always,
+}
+
+impl Value for Digest {
+    type Range = ();
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "off" => Some(Self::Off),
+            "sampled" => Some(Self::Sampled),
+            "always" => Some(Self::Always),
+            _ => None,
+        }
+    }
+
+    fn is_within(&self, (): &()) -> bool {
+        true
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Off => "off",
+            Self::Sampled => "sampled",
+            Self::Always => "always",
+        }
+        .to_owned()
+    }
+
+    fn expected((): &()) -> String {
+        "off, sampled or always".to_owned()
+    }
+}
+
 /// Which transports are installed; `None` means every one that is compiled in.
 impl Value for Option<Vec<TransportKind>> {
     type Range = ();

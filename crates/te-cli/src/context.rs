@@ -106,6 +106,15 @@ impl Context {
         Ok(Self { settings, json: self.json, global: self.global.clone() })
     }
 
+    /// A bar of so many steps on a terminal, and nothing elsewhere.
+    pub(crate) fn steps(&self, count: u64) -> ProgressBar {
+        if self.json || !io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template("{msg:24} {wide_bar} {pos}/{len} {elapsed}");
+        ProgressBar::new(count).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    }
+
     /// A bar on a terminal, nothing elsewhere.
     pub(crate) fn progress(&self, bytes: u64, what: &str) -> ProgressBar {
         if self.json || !io::stderr().is_terminal() {

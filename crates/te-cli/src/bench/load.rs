@@ -1,5 +1,6 @@
 //! Work for a while on several threads, counted and timed.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Barrier;
 use std::thread;
@@ -22,6 +23,13 @@ pub(crate) struct Shape {
     pub(crate) threads: u64,
     /// Working set of one thread: a whole number of batches.
     pub(crate) area: u64,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let op = if self.write { "write" } else { "read" };
+        write!(f, "{op} {} x {}", te_engine::size::bytes(self.block), self.batch)
+    }
 }
 
 impl Shape {

@@ -73,7 +73,7 @@ pub(crate) struct Lane {
     watched: Mutex<Watched>,
 }
 
-/// A flight to be looked after.
+/// A flight that is under way, to be found there, and to be looked after if it is timed.
 pub(crate) struct Watch {
     pub(crate) batch: Weak<BatchState>,
     pub(crate) flight: usize,
@@ -85,6 +85,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// Whether time alone can end it.
+    fn is_timed(&self) -> bool {
+        self.silence.is_some() || self.cutoff.is_some()
+    }
+
     /// When it is first looked at.
     pub(crate) fn due(&self) -> Option<Instant> {
         let silent = self.silence.map(|silence| crate::machines::after(self.started, silence / 4));
@@ -202,6 +207,12 @@ impl Lane {
         PathCircuit { path: self.label.clone(), state, failures, last_failure: last }
     }
 
+    /// Adds the batches that are under way over this path.
+    fn batches(&self, batches: &mut Vec<Arc<BatchState>>) {
+        let watched = self.watched.lock();
+        batches.extend(watched.entries.iter().flatten().filter_map(|entry| entry.watch.batch.upgrade()));
+    }
+
     /// Looks after a flight until [`unwatch`](Self::unwatch) is called with the number returned.
     pub(crate) fn watch(&self, watch: Watch) -> usize {
         let entry = Entry { resolved: 0, heard: watch.started, over: false, watch };
@@ -233,7 +244,7 @@ impl Lane {
         let flights: Vec<(usize, Arc<BatchState>, usize)> = {
             let watched = self.watched.lock();
             let flying = watched.entries.iter().enumerate().filter_map(|(slot, entry)| {
-                let watch = &entry.as_ref().filter(|entry| !entry.over)?.watch;
+                let watch = &entry.as_ref().filter(|entry| !entry.over && entry.watch.is_timed())?.watch;
                 Some((slot, watch.batch.upgrade()?, watch.flight))
             });
             flying.collect()
@@ -335,6 +346,16 @@ impl Lanes {
         let mut circuits: Vec<_> = of_peer.map(|(_, lane)| lane.circuit(now)).collect();
         circuits.sort_by_cached_key(|circuit| circuit.path.to_string());
         circuits
+    }
+
+    /// The batches that are under way, some more than once.
+    pub(crate) fn batches(&self) -> Vec<Arc<BatchState>> {
+        let lanes: Vec<Arc<Lane>> = self.known.lock().lanes.values().cloned().collect();
+        let mut batches = Vec::new();
+        for lane in lanes {
+            lane.batches(&mut batches);
+        }
+        batches
     }
 
     /// Finds the flights of all lanes that are overdue, and says when to look again.

@@ -251,11 +251,26 @@ impl Course {
             }
             WithdrawalAction::Revoke { transport } => self.revoke(core, transport),
             WithdrawalAction::Release => self.release(core),
-            // Requests end by their own deadlines; the error of this run says how many are left.
             WithdrawalAction::Cut => {
-                tracing::debug!(target: "te::engine", range = %self.region.range(), "requests hold up a withdrawal");
+                tokio::spawn(self.clone().cut(core.clone(), deadline));
             }
             WithdrawalAction::Publish | WithdrawalAction::Finish(_) => {}
+        }
+    }
+
+    /// Cuts this engine's own batches off the buffer. Looks again until all are over: one that took its hold before the
+    /// block may be entered in its lane only later.
+    async fn cut(self: Arc<Self>, core: Arc<Core>, deadline: Instant) {
+        while self.region.holds().local > 0 {
+            for batch in core.mover().lanes().batches() {
+                if batch.uses_locally(&self.region) {
+                    batch.cut_off(&self.region);
+                }
+            }
+            if Instant::now() + AGAIN >= deadline {
+                return;
+            }
+            tokio::time::sleep(AGAIN).await;
         }
     }
 

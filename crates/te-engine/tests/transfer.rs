@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::{World, soon};
 use te_engine::{BatchStatus, ErrorKind, NotifyOutcome, Retry, block_on};
 use te_segment::{Access, TransportKind};
-use te_testkit::{pattern, verify};
+use te_testkit::{Flaw, pattern, verify};
 
 const LEN: usize = 256 << 10;
 /// Less than slow transports take for so many bytes.
@@ -261,12 +261,14 @@ fn cancelled_batch_is_quiescent() {
     });
 }
 
-/// Contract 2: a batch keeps its buffers in place, whatever happens to the handles.
+/// Contract 2: a batch keeps its buffers in place, whatever happens to the handles; what does not stop when it is told to
+/// is waited for and named.
 #[test]
 fn unregister_waits_for_the_batch_and_says_what_holds_it() {
     let world = World::new();
     let target = world.engine("target");
     let slow = world.transport(TransportKind::SHM).with_pace(64 << 10, Duration::from_millis(20));
+    let slow = slow.with_flaw(Flaw::IgnoresCancel);
     let initiator = world.engine_with(World::config("initiator"), vec![Box::new(slow)]);
     block_on(async {
         let offered = target.register(vec![0_u8; 2 << 20], Access::REMOTE).await.unwrap();

@@ -12,7 +12,12 @@ impl BatchState {
     fn report(&self) -> Report {
         let (elapsed, notify) = self.ending();
         let requests = self.plan.requests.iter().enumerate();
-        let requests = requests.map(|(request, info)| self.request_report(request, info)).collect();
+        let requests = requests.map(|(request, info)| {
+            let mut report = self.request_report(request, info);
+            report.failure = report.failure.map(|failure| self.told_of_withdrawal(failure));
+            report
+        });
+        let requests = requests.collect();
         Report { requests, elapsed, notify }
     }
 

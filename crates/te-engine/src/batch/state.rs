@@ -6,6 +6,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use te_segment::AddressRange;
 use te_select::Policy;
 use te_transport::{CancelReason, CancelScope, CompletionSink, Failure, FailureKind, Op, Outcome};
 
@@ -61,7 +62,7 @@ pub(crate) struct Flight {
     /// Length of the longest slice.
     largest: u64,
     succeeded: AtomicBool,
-    /// Where it is looked after, if it is.
+    /// Its number in the lane, once it is entered there.
     watched: OnceLock<usize>,
 }
 
@@ -124,6 +125,8 @@ pub(crate) struct BatchState {
     broken: AtomicBool,
     /// Some path is being tried again after failures, and is to be told of success.
     probing: bool,
+    /// The local buffer whose withdrawal cut the batch off.
+    pub(super) withdrawn: OnceLock<AddressRange>,
     pub(super) moves: Mutex<Moves>,
     notice: Mutex<Option<Notice>>,
     /// What of the peers' memory is used until the last slice is resolved.
@@ -152,6 +155,7 @@ impl BatchState {
             done: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             probing: plan.flights.iter().any(|flight| flight.lane.is_troubled()),
+            withdrawn: OnceLock::new(),
             moves: Mutex::default(),
             notice,
             uses,
@@ -166,14 +170,12 @@ impl BatchState {
         self.plan.flights.get(flight).map_or_else(CancelScope::new, |flight| flight.scope.clone())
     }
 
-    /// Has the flights looked after that could be given up while they are under way.
+    /// Enters the flights in their lanes: those that could be given up while they are under way are looked after, and a
+    /// withdrawal finds all of them.
     pub(crate) fn watch(&self) {
         let BatchPlan { started, deadline, ref options, .. } = self.plan;
         for (number, flight) in self.plan.flights.iter().enumerate() {
             let Care { leaves, guarded } = flight.care;
-            if !leaves && !guarded {
-                continue;
-            }
             let watch = Watch {
                 batch: self.this.clone(),
                 flight: number,

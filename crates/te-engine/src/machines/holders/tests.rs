@@ -78,6 +78,20 @@ fn requests_that_do_not_end_are_cut_before_the_deadline() {
 }
 
 #[test]
+fn a_holder_that_stopped_in_the_middle_of_a_request_is_fenced_in_the_drain() {
+    let (now, mut it) = withdrawal();
+    run(&mut it, now, 9);
+    it.on(now, Event::Held { local: 0, remote: 1 });
+    it.on(now, Event::Acknowledged { holder: ONE });
+    assert_eq!(it.on(now + SECOND, Event::Tick), []);
+    assert_eq!(it.phase(), WithdrawalPhase::Draining);
+    let late = now + SECOND * 6;
+    assert_eq!(it.on(late, Event::Tick), [Act::Cut, Act::Fence { holder: TWO }]);
+    assert_eq!(it.on(late, Event::Fenced { holder: TWO }), []);
+    assert!(it.on(late, NOTHING_HELD).contains(&Act::Revoke { transport: 0 }));
+}
+
+#[test]
 fn the_deadline_names_everything_that_holds_the_range_and_the_next_run_goes_on() {
     let (now, mut it) = withdrawal();
     run(&mut it, now, 2);

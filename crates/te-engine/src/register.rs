@@ -62,6 +62,8 @@ pub(crate) fn register_all(
         returned.extend(rest.map(|(memory, ..)| memory));
         return Err(RegisterFailed { error, memory: returned });
     }
+    // What no peer can use is not in the descriptor.
+    let offers = accepted.iter().any(|accepted| accepted.reservation.region().access().is_remote());
     let buffers = accepted
         .into_iter()
         .map(|Accepted { reservation, vias, registered }| {
@@ -69,8 +71,10 @@ pub(crate) fn register_all(
             Buffer::new(core.clone(), reservation.commit(), registered)
         })
         .collect();
-    core.local().bump();
-    core.wake_publisher();
+    if offers {
+        core.local().bump();
+        core.wake_publisher();
+    }
     Ok(buffers)
 }
 

@@ -225,6 +225,11 @@ pub(crate) struct Withdrawal {
 type Actions = Vec<WithdrawalAction>;
 
 impl Withdrawal {
+    /// Of a buffer that no peer was ever offered: there is nothing to publish and nobody to tell.
+    pub(crate) fn unoffered(transports: usize, settings: WithdrawalSettings) -> Self {
+        Self { phase: WithdrawalPhase::Announcing, ..Self::new(BTreeMap::new(), transports, settings) }
+    }
+
     fn new(waiting: BTreeMap<Incarnation, bool>, transports: usize, settings: WithdrawalSettings) -> Self {
         Self {
             settings,

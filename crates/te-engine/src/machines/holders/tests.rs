@@ -41,6 +41,16 @@ fn acknowledged_and_drained_it_goes_straight_through() {
     assert_eq!(run(&mut it, now, 9), [Act::Finish(Ok(()))], "again is fine");
 }
 
+#[test]
+fn what_was_never_offered_is_drained_at_once() {
+    let mut it = Withdrawal::unoffered(1, WithdrawalSettings::default());
+    let now = Instant::now();
+    it.on(now, Event::Held { local: 1, remote: 0 });
+    assert_eq!(run(&mut it, now, 9), []);
+    assert_eq!(it.phase(), WithdrawalPhase::Draining);
+    assert_eq!(it.on(now, NOTHING_HELD), [Act::Revoke { transport: 0 }]);
+}
+
 /// MR-09
 #[test]
 fn who_does_not_acknowledge_in_time_is_fenced() {

@@ -239,6 +239,12 @@ impl LocalSlice {
         self.region.hold(self.offset, self.len)
     }
 
+    /// Its addresses; those of the whole buffer while its bounds are not checked.
+    pub(crate) fn range(&self) -> AddressRange {
+        let buffer = self.region.range();
+        buffer.slice(self.offset, self.len).unwrap_or(buffer)
+    }
+
     pub(crate) fn is_of(&self, region: &Region) -> bool {
         self.region == *region
     }

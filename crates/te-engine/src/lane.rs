@@ -73,11 +73,13 @@ pub(crate) struct Lane {
     watched: Mutex<Watched>,
 }
 
-/// A flight that is under way, to be found there, and to be looked after if it is timed.
+/// A flight that is under way, to be found and looked after there.
 pub(crate) struct Watch {
     pub(crate) batch: Weak<BatchState>,
     pub(crate) flight: usize,
     pub(crate) started: Instant,
+    /// It is looked at so often.
+    pub(crate) look: Duration,
     /// Without progress for so long it is given up, if another path is open to it.
     pub(crate) silence: Option<Duration>,
     /// It is stopped at this time, so that its target can be fenced before the deadline.
@@ -85,15 +87,10 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Whether time alone can end it.
-    fn is_timed(&self) -> bool {
-        self.silence.is_some() || self.cutoff.is_some()
-    }
-
     /// When it is first looked at.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        let silent = self.silence.map(|silence| crate::machines::after(self.started, silence / 4));
-        silent.into_iter().chain(self.cutoff).min()
+    pub(crate) fn due(&self) -> Instant {
+        let look = crate::machines::after(self.started, self.look);
+        self.cutoff.map_or(look, |cutoff| cutoff.min(look))
     }
 }
 
@@ -229,13 +226,18 @@ impl Lane {
         }
     }
 
-    /// The flight is over.
-    pub(crate) fn unwatch(&self, slot: usize) {
+    /// When something was last heard of a flight that is under way.
+    pub(crate) fn heard(&self, slot: usize) -> Option<Instant> {
+        Some(self.watched.lock().entries.get(slot)?.as_ref()?.heard)
+    }
+
+    /// The flight is over; when something was last heard of it.
+    pub(crate) fn unwatch(&self, slot: usize) -> Option<Instant> {
         let mut watched = self.watched.lock();
-        if watched.entries.get_mut(slot).and_then(Option::take).is_some() {
-            watched.free.push(slot);
-            watched.ended += 1;
-        }
+        let entry = watched.entries.get_mut(slot).and_then(Option::take)?;
+        watched.free.push(slot);
+        watched.ended += 1;
+        Some(entry.heard)
     }
 
     /// Finds the flights that are overdue, each once, and says when to look again.
@@ -244,7 +246,7 @@ impl Lane {
         let flights: Vec<(usize, Arc<BatchState>, usize)> = {
             let watched = self.watched.lock();
             let flying = watched.entries.iter().enumerate().filter_map(|(slot, entry)| {
-                let watch = &entry.as_ref().filter(|entry| !entry.over && entry.watch.is_timed())?.watch;
+                let watch = &entry.as_ref().filter(|entry| !entry.over)?.watch;
                 Some((slot, watch.batch.upgrade()?, watch.flight))
             });
             flying.collect()
@@ -274,8 +276,8 @@ impl Lane {
                 overdue.push(Overdue { batch: batch.clone(), flight, heard });
                 continue;
             }
-            let looks = entry.watch.silence.map(|silence| crate::machines::after(now, silence / 4));
-            next = next.into_iter().chain(looks).chain(entry.watch.cutoff).min();
+            let looks = crate::machines::after(now, entry.watch.look);
+            next = next.into_iter().chain([looks]).chain(entry.watch.cutoff).min();
         }
         drop(watched);
         next

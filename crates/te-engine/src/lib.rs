@@ -78,7 +78,7 @@ pub mod size;
 mod start;
 mod withdraw;
 
-pub use batch::{Batch, BatchBuilder, BatchStatus, NotifyOutcome, Report, RequestReport};
+pub use batch::{AttemptReport, Batch, BatchBuilder, BatchStatus, NotifyOutcome, Report, RequestReport};
 pub use buffer::{Buffer, Deadline, LocalSlice, RegisterFailed, UnregisterFailed};
 pub use config::{EngineConfig, Naming};
 pub use engine::Engine;

@@ -307,7 +307,8 @@ fn error_text_is_complete() {
         assert_eq!((error.kind(), error.retry()), (ErrorKind::TimedOut, Retry::Later));
         assert_eq!(error.peer(), Some("target"));
         let line = error.to_string();
-        assert!(line.starts_with(&format!("read 256 KiB from target at {address:#x} failed: timed out: ")));
+        let operation = format!("read 256 KiB from target at {address:#x} into local {:#x}", local.address());
+        assert!(line.starts_with(&format!("{operation} failed: timed out: ")), "{line}");
         assert!(!line.contains('\n'));
         let long = format!("{error:#}");
         for part in [

@@ -64,6 +64,8 @@ pub(crate) struct Flight {
     succeeded: AtomicBool,
     /// Its number in the lane, once it is entered there.
     watched: OnceLock<usize>,
+    /// When something was last heard of it, once it is over.
+    heard: OnceLock<Instant>,
 }
 
 impl Flight {
@@ -76,6 +78,7 @@ impl Flight {
             largest,
             succeeded: AtomicBool::new(false),
             watched: OnceLock::new(),
+            heard: OnceLock::new(),
         }
     }
 }
@@ -180,15 +183,14 @@ impl BatchState {
                 batch: self.this.clone(),
                 flight: number,
                 started,
+                look: options.silence(flight.largest) / 4,
                 silence: leaves.then(|| options.silence(flight.largest)),
                 cutoff: guarded.then(|| options.attempts.cutoff(started, deadline)),
             };
             let due = watch.due();
             // A flight is registered once, before it is submitted.
             let _ = flight.watched.set(flight.lane.watch(watch));
-            if let Some(due) = due {
-                self.plan.core.mover().expect(due);
-            }
+            self.plan.core.mover().expect(due);
         }
     }
 
@@ -246,8 +248,9 @@ impl BatchState {
     /// All slices are resolved: notify if there is something to notify of, then end.
     fn settled(&self) {
         for flight in &self.plan.flights {
-            if let Some(slot) = flight.watched.get() {
-                flight.lane.unwatch(*slot);
+            if let Some(heard) = flight.watched.get().and_then(|slot| flight.lane.unwatch(*slot)) {
+                // Once: the batch is settled once.
+                let _ = flight.heard.set(heard);
             }
         }
         let notice = self.notice.lock().take();
@@ -311,6 +314,18 @@ impl BatchState {
     pub(crate) fn resolved_in(&self, flight: usize) -> usize {
         let of_flight = self.plan.requests.iter().enumerate().filter(|(_, info)| info.flight == flight);
         of_flight.flat_map(|(request, _)| self.slots(request)).filter(|slot| slot.get().is_some()).count()
+    }
+
+    /// When something was last heard of a flight, as far as it was looked for; its beginning if nothing was.
+    pub(super) fn heard_in(&self, flight: usize) -> Instant {
+        let Some(flight) = self.plan.flights.get(flight) else { return self.plan.started };
+        let under_way = || flight.watched.get().and_then(|slot| flight.lane.heard(*slot));
+        flight.heard.get().copied().or_else(under_way).unwrap_or(self.plan.started)
+    }
+
+    /// When the batch ended, or now.
+    pub(super) fn ended_at(&self) -> Instant {
+        self.end.lock().at.unwrap_or_else(Instant::now)
     }
 
     fn request_of(&self, slice: usize) -> usize {

@@ -15,7 +15,7 @@ use te_rpc::native::{
     Answer, NativeClient, NativeHandler, NativeLimits, NativePeer, PeerId, Request, Target,
 };
 use te_segment::{Access, DescriptorVersion, Endpoint, Incarnation, TransportKind};
-use te_testkit::Outage;
+use te_testkit::{Fault, FaultTransport, Outage, Script, Site, When};
 
 /// A holder that hears and never acknowledges.
 #[derive(Default)]
@@ -142,6 +142,23 @@ fn a_holder_that_never_acknowledges_is_cut_off() {
     // Only a new hello makes it a holder again; what it knew before is older than what is served.
     let before = owner.descriptor().unwrap().version().unwrap();
     assert!(interest(&client, &owner) >= before);
+}
+
+/// FO-14, contract 3: a transport that fails to cut a holder off is asked again.
+#[test]
+fn a_fence_that_fails_is_repeated() {
+    let world = World::new();
+    let script = Script::new(1).with(Site::Fence, When::Before(3), Fault::Fail);
+    let mut config = World::config("owner");
+    config.limits.announce = Duration::from_millis(20);
+    let faulty = FaultTransport::new(world.transport(TransportKind::SHM), &script);
+    let owner = world.engine_with(config, vec![Box::new(faulty)]);
+    let offered = block_on(owner.register(vec![0_u8; 4096], Access::REMOTE)).unwrap();
+    let (client, handle, _stop) = on_a_thread(Arc::new(Stubborn::default()));
+    let _entered = handle.enter();
+    interest(&client, &owner);
+    assert_eq!(block_on(offered.unregister(soon())).unwrap().len(), 4096);
+    assert_eq!(script.count(Site::Fence), 3);
 }
 
 /// Contract 3: at the deadline the error names who holds the memory, and the next call goes on.

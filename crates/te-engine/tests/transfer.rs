@@ -324,6 +324,7 @@ fn error_text_is_complete() {
     });
 }
 
+/// LIFE-02: a shutdown has a deadline and can be repeated.
 #[test]
 fn shutdown_is_idempotent_and_refuses_new_work() {
     let world = World::new();

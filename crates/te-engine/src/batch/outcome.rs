@@ -17,7 +17,7 @@ impl BatchState {
         let requests = requests.map(|(request, info)| {
             let mut report = self.request_report(request, info);
             if let Some(failure) = report.failure.take() {
-                report.failure = Some(self.told_of_withdrawal(failure));
+                report.failure = Some(self.told_why(failure));
                 report.peer = Some(info.remote.segment().peer());
             }
             report

@@ -86,13 +86,22 @@ impl BatchState {
         self.cancel(CancelReason::Withdrawn);
     }
 
-    /// The failure in the words of the withdrawal, if it comes from that.
-    pub(super) fn told_of_withdrawal(&self, failure: Failure) -> Failure {
-        let stopped = matches!(failure.kind(), FailureKind::Cancelled | FailureKind::LocalMemory);
-        let Some(range) = self.withdrawn.get().filter(|_| stopped) else { return failure };
-        let cause =
-            format!("local buffer {range} is being withdrawn, and its requests had no more time to end");
-        let told = Failure::new(FailureKind::LocalMemory, cause).with_effect(failure.effect());
+    /// The failure with the reason for which its batch was stopped, if it comes from that.
+    pub(super) fn told_why(&self, failure: Failure) -> Failure {
+        if !matches!(failure.kind(), FailureKind::Cancelled | FailureKind::LocalMemory) {
+            return failure;
+        }
+        let told = match (self.moves.lock().cancelled, self.withdrawn.get()) {
+            (Some(CancelReason::Withdrawn), Some(range)) => Failure::new(
+                FailureKind::LocalMemory,
+                format!("local buffer {range} is being withdrawn, and its requests had no more time to end"),
+            ),
+            (Some(CancelReason::Shutdown), _) => {
+                Failure::new(FailureKind::Shutdown, "the engine is shutting down")
+            }
+            _ => return failure,
+        };
+        let told = told.with_effect(failure.effect());
         match failure.path() {
             Some(path) => told.on_path(path.clone()),
             None => told,

@@ -61,7 +61,7 @@ impl Memory {
         std::thread::scope(|scope| {
             for _ in 1..threads {
                 // Without it the others do the work.
-                let _ = std::thread::Builder::new().spawn_scoped(scope, &work);
+                let _ = std::thread::Builder::new().spawn_scoped(scope, work);
             }
             work();
         });

@@ -22,6 +22,18 @@ fn show_prints_what_is_offered() {
     assert_eq!(shown["buffers"][0]["length"], 64 << 20);
     assert_eq!(shown["buffers"][0]["transports"][0], "tcp");
     assert_eq!(shown["tcp"]["framing"], 2);
+    // How it stands: its life, and the paths to it.
+    assert!(text.contains("\npeer         alive for "), "{text}");
+    assert!(text.contains(", circuit closed\n"), "{text}");
+    assert_eq!(
+        (&shown["peer"]["life"], &shown["peer"]["cause"]),
+        (&"alive".into(), &"its control port answered".into())
+    );
+    assert!(shown["peer"]["for_ms"].is_u64());
+    assert_eq!(
+        (&shown["paths"][0]["transport"], &shown["paths"][0]["circuit"]),
+        (&"tcp".into(), &"closed".into())
+    );
 }
 
 #[cfg(all(feature = "tcp", feature = "p2p"))]
@@ -50,10 +62,12 @@ fn explain_names_the_transport_and_the_reason() {
     let served = Served::start(&[]);
     let text = succeeds(&["explain", &served.segment, &served.address, "4KiB"]);
     assert!(text.lines().any(|line| line.trim_start().starts_with("CHOSEN  tcp")), "{text}");
-    assert_eq!(
-        json(&["explain", &served.segment, &served.address, "4KiB", "--op", "write"])["chosen"],
-        "tcp"
-    );
+    assert!(text.starts_with("peer alive for "), "{text}");
+    assert!(text.lines().any(|line| line.contains("tcp        closed   ")), "{text}");
+    let explained = json(&["explain", &served.segment, &served.address, "4KiB", "--op", "write"]);
+    assert_eq!(explained["chosen"], "tcp");
+    assert_eq!(explained["peer"]["life"], "alive");
+    assert_eq!(explained["candidates"][0]["path"]["circuit"], "closed");
     let (code, error) = fails(&["explain", &served.segment, "0x10", "4KiB"]);
     assert_eq!(code, 1);
     assert!(error.contains("range outside the segment"), "{error}");

@@ -176,6 +176,24 @@ fn a_stopped_engine_is_silent_until_its_lease_ends() {
     assert_eq!(store.states(), [pair("prefill-3", "alive")]);
 }
 
+/// FO-13: who looks at a segment whose engine is silent or gone is told so, with the reason.
+#[test]
+fn show_says_whether_the_engine_is_there() {
+    let store = Metad::anywhere();
+    let set = ["--set", "advertise=127.0.0.1", "--set", "metadata.lease=60s"];
+    let served = Served::start_as("prefill-3", &[["--metadata", &store.url].as_slice(), &set].concat());
+    let peer = || {
+        let shown = json(&["show", "prefill-3", "--metadata", &store.url]);
+        assert_eq!(shown["buffers"].as_array().unwrap().len(), 1);
+        (shown["peer"]["life"].clone(), shown["peer"]["cause"].clone())
+    };
+    served.signal("-STOP");
+    assert_eq!(peer(), ("suspect".into(), "it did not answer in time".into()));
+    served.signal("-CONT");
+    served.kill();
+    assert_eq!(peer(), ("lost".into(), "its control port refused the connection".into()));
+}
+
 #[test]
 fn records_of_reference_engines_are_listed_as_far_as_they_go() {
     let store = Metad::anywhere();

@@ -169,7 +169,9 @@ impl Buffer {
     }
 
     /// Withdraws the memory and gives it back: new use is refused, peers are told, requests under way finish, then
-    /// transports give up their keys.
+    /// transports give up their keys. Batches of this engine that still use it after the drain time
+    /// ([`Limits::drain`](crate::Limits), or three quarters of what is left to the deadline) are cut off: they fail with
+    /// [`ErrorKind::BufferGone`] and say that the buffer is being withdrawn.
     ///
     /// # Errors
     ///
@@ -235,6 +237,16 @@ impl LocalSlice {
 
     pub(crate) fn hold(&self) -> std::result::Result<Hold, Refusal> {
         self.region.hold(self.offset, self.len)
+    }
+
+    /// Its addresses; those of the whole buffer while its bounds are not checked.
+    pub(crate) fn range(&self) -> AddressRange {
+        let buffer = self.region.range();
+        buffer.slice(self.offset, self.len).unwrap_or(buffer)
+    }
+
+    pub(crate) fn is_of(&self, region: &Region) -> bool {
+        self.region == *region
     }
 
     pub(crate) fn location(&self) -> &Location {

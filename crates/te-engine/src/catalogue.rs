@@ -89,6 +89,8 @@ pub(crate) const TIMED_OUT: Entry = Entry {
         "packets are lost on the way, for example by a wrong MTU",
     ],
     next: &[
+        "read on in the cause: for each path, what the peer acknowledged, what was posted without an answer and what was \
+         queued and never begun; then whether the peer is there",
         "`te probe SEGMENT`, then `te bench initiator SEGMENT`: what rate does the path reach?",
         "where `remote` says that the range may still be written, do not reuse the remote range before the peer has \
          ended or has confirmed a later WRITE on it",

@@ -17,7 +17,7 @@ use crate::machines::liveness::Life as PeerLife;
 use crate::notify;
 use crate::peers::{Letter, PeerState, PeerWatch};
 use crate::probe::{ProbeReport, probe};
-use crate::register;
+use crate::register::{self, RegisterProgress};
 use crate::segment::Segment;
 use crate::shutdown::{Running, ShutdownReport};
 
@@ -132,7 +132,8 @@ impl Engine {
         })
     }
 
-    /// Registers all of them or none.
+    /// Registers all of them or none, in the order of their addresses, with at most eight threads where a transport takes
+    /// its time over it. The buffers come in the order of `memory`.
     ///
     /// # Errors
     ///
@@ -141,14 +142,28 @@ impl Engine {
         &self,
         memory: Vec<(Memory, Location, Access)>,
     ) -> std::result::Result<Vec<Buffer>, RegisterFailed> {
+        self.register_batch_with(memory, |_| {}).await
+    }
+
+    /// As [`register_batch`](Self::register_batch), and tells after each member how far it is. `progress` is called from
+    /// other threads, one at a time, and must neither block nor panic.
+    ///
+    /// # Errors
+    ///
+    /// As [`register_batch`](Self::register_batch).
+    pub async fn register_batch_with(
+        &self,
+        memory: Vec<(Memory, Location, Access)>,
+        progress: impl Fn(RegisterProgress) + Send + Sync + 'static,
+    ) -> std::result::Result<Vec<Buffer>, RegisterFailed> {
         let core = self.core().clone();
         if register::is_quick(&core, &memory) {
-            return register::register_all(&core, memory);
+            return register::register_all(&core, memory, &progress);
         }
         let (answer, received) = tokio::sync::oneshot::channel();
         self.core().runtime().handle().spawn_blocking(move || {
             // A caller that went away drops the buffers, which withdraws them.
-            let _ = answer.send(register::register_all(&core, memory));
+            let _ = answer.send(register::register_all(&core, memory, &progress));
         });
         received.await.unwrap_or_else(|_| {
             Err(RegisterFailed { error: Error::shutdown("register"), memory: Vec::new() })

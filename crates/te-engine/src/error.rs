@@ -276,6 +276,12 @@ impl Error {
         self
     }
 
+    /// The same error, with more behind its cause.
+    pub(crate) fn with_more(mut self, more: &str) -> Self {
+        self.0.cause.push_str(more);
+        self
+    }
+
     /// The same error, seen as part of another operation.
     pub(crate) fn renamed(mut self, operation: String) -> Self {
         self.0.operation = operation;

@@ -73,11 +73,13 @@ pub(crate) struct Lane {
     watched: Mutex<Watched>,
 }
 
-/// A flight to be looked after.
+/// A flight that is under way, to be found and looked after there.
 pub(crate) struct Watch {
     pub(crate) batch: Weak<BatchState>,
     pub(crate) flight: usize,
     pub(crate) started: Instant,
+    /// It is looked at so often.
+    pub(crate) look: Duration,
     /// Without progress for so long it is given up, if another path is open to it.
     pub(crate) silence: Option<Duration>,
     /// It is stopped at this time, so that its target can be fenced before the deadline.
@@ -86,9 +88,9 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// When it is first looked at.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        let silent = self.silence.map(|silence| crate::machines::after(self.started, silence / 4));
-        silent.into_iter().chain(self.cutoff).min()
+    pub(crate) fn due(&self) -> Instant {
+        let look = crate::machines::after(self.started, self.look);
+        self.cutoff.map_or(look, |cutoff| cutoff.min(look))
     }
 }
 
@@ -202,6 +204,12 @@ impl Lane {
         PathCircuit { path: self.label.clone(), state, failures, last_failure: last }
     }
 
+    /// Adds the batches that are under way over this path.
+    fn batches(&self, batches: &mut Vec<Arc<BatchState>>) {
+        let watched = self.watched.lock();
+        batches.extend(watched.entries.iter().flatten().filter_map(|entry| entry.watch.batch.upgrade()));
+    }
+
     /// Looks after a flight until [`unwatch`](Self::unwatch) is called with the number returned.
     pub(crate) fn watch(&self, watch: Watch) -> usize {
         let entry = Entry { resolved: 0, heard: watch.started, over: false, watch };
@@ -218,13 +226,18 @@ impl Lane {
         }
     }
 
-    /// The flight is over.
-    pub(crate) fn unwatch(&self, slot: usize) {
+    /// When something was last heard of a flight that is under way.
+    pub(crate) fn heard(&self, slot: usize) -> Option<Instant> {
+        Some(self.watched.lock().entries.get(slot)?.as_ref()?.heard)
+    }
+
+    /// The flight is over; when something was last heard of it.
+    pub(crate) fn unwatch(&self, slot: usize) -> Option<Instant> {
         let mut watched = self.watched.lock();
-        if watched.entries.get_mut(slot).and_then(Option::take).is_some() {
-            watched.free.push(slot);
-            watched.ended += 1;
-        }
+        let entry = watched.entries.get_mut(slot).and_then(Option::take)?;
+        watched.free.push(slot);
+        watched.ended += 1;
+        Some(entry.heard)
     }
 
     /// Finds the flights that are overdue, each once, and says when to look again.
@@ -263,8 +276,8 @@ impl Lane {
                 overdue.push(Overdue { batch: batch.clone(), flight, heard });
                 continue;
             }
-            let looks = entry.watch.silence.map(|silence| crate::machines::after(now, silence / 4));
-            next = next.into_iter().chain(looks).chain(entry.watch.cutoff).min();
+            let looks = crate::machines::after(now, entry.watch.look);
+            next = next.into_iter().chain([looks]).chain(entry.watch.cutoff).min();
         }
         drop(watched);
         next
@@ -335,6 +348,16 @@ impl Lanes {
         let mut circuits: Vec<_> = of_peer.map(|(_, lane)| lane.circuit(now)).collect();
         circuits.sort_by_cached_key(|circuit| circuit.path.to_string());
         circuits
+    }
+
+    /// The batches that are under way, some more than once.
+    pub(crate) fn batches(&self) -> Vec<Arc<BatchState>> {
+        let lanes: Vec<Arc<Lane>> = self.known.lock().lanes.values().cloned().collect();
+        let mut batches = Vec::new();
+        for lane in lanes {
+            lane.batches(&mut batches);
+        }
+        batches
     }
 
     /// Finds the flights of all lanes that are overdue, and says when to look again.

@@ -29,6 +29,9 @@
 //!   attempt before, or where the batch allows late duplicates.
 //! * Planning happens before sending: an error of [`BatchBuilder::submit`] means that nothing was sent.
 //! * Registration is all or nothing, over transports and over the members of a batch.
+//! * No byte is registered twice: memory that crosses, contains, lies inside or equals a registered range is refused with
+//!   that range, until the withdrawal of that one has ended. Adjacent ranges are fine and stay two buffers: no request
+//!   goes over both.
 //! * A te engine takes a notification exactly once in its life, after the data of its batch and in its sender's order; a
 //!   reference engine at most once.
 //! * Memory that [`Buffer::unregister`] gives back is used by no te peer: each has acknowledged or is cut off.
@@ -78,7 +81,7 @@ pub mod size;
 mod start;
 mod withdraw;
 
-pub use batch::{Batch, BatchBuilder, BatchStatus, NotifyOutcome, Report, RequestReport};
+pub use batch::{AttemptReport, Batch, BatchBuilder, BatchStatus, NotifyOutcome, Report, RequestReport};
 pub use buffer::{Buffer, Deadline, LocalSlice, RegisterFailed, UnregisterFailed};
 pub use config::{EngineConfig, Naming};
 pub use engine::Engine;
@@ -91,6 +94,7 @@ pub use local::LocalSegment;
 pub use machines::liveness::{Cause as LifeCause, Life as PeerLife};
 pub use peers::{PeerState, PeerWatch};
 pub use probe::ProbeReport;
+pub use register::RegisterProgress;
 pub use runtime::{RuntimeChoice, block_on};
 pub use segment::{RemoteRange, Segment};
 pub use shutdown::ShutdownReport;

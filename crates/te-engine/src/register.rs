@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use te_memory::{Memory, Region, Reservation, ReserveRejected, numa};
 use te_segment::{Access, BufferDescriptor, FieldError, Location};
 use te_transport::{Registration, Transport};
@@ -31,10 +32,85 @@ pub(crate) fn is_quick(core: &Core, memory: &[(Memory, Location, Access)]) -> bo
         && core.transports().iter().all(|transport| transport.capabilities().registers_at_once)
 }
 
+/// How far the registration of a batch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RegisterProgress {
+    /// Members that every transport has taken.
+    pub buffers: usize,
+    /// All members.
+    pub of_buffers: usize,
+    /// Bytes of those that are taken.
+    pub bytes: u64,
+    /// Bytes of all.
+    pub of_bytes: u64,
+}
+
+/// Threads that register one batch, at most: drivers serialise beyond a few.
+const REGISTRARS: usize = 8;
+
+type Member = (Memory, Location, Access);
+
+/// A batch that is being registered: members are taken in the order of their addresses, which drivers like best.
+struct Registrars<'a> {
+    core: &'a Core,
+    transports: Arc<[Arc<dyn Transport>]>,
+    progress: &'a (dyn Fn(RegisterProgress) + Sync),
+    state: Mutex<Registering>,
+}
+
+struct Registering {
+    /// Last address first, each with its place in the batch.
+    left: Vec<(usize, Member)>,
+    accepted: Vec<(usize, Accepted)>,
+    /// The first that failed, and its memory and that of others that failed.
+    failed: Option<(usize, Error)>,
+    returned: Vec<(usize, Memory)>,
+    reached: RegisterProgress,
+}
+
+impl Registrars<'_> {
+    /// Takes members until none is left or one has failed.
+    fn work(&self) {
+        loop {
+            let (place, (memory, location, access)) = {
+                let mut state = self.state.lock();
+                let next = if state.failed.is_none() { state.left.pop() } else { None };
+                let Some(member) = next else { return };
+                member
+            };
+            let taken = match reserve(self.core, memory, location, access) {
+                Ok(reservation) => match ask(&self.transports, reservation.region()) {
+                    Ok((vias, registered)) => Ok(Accepted { reservation, vias, registered }),
+                    Err(error) => Err((error, reservation.abort().ok())),
+                },
+                Err((error, memory)) => Err((error, Some(memory))),
+            };
+            let mut state = self.state.lock();
+            match taken {
+                Ok(accepted) => {
+                    state.reached.buffers += 1;
+                    state.reached.bytes += accepted.reservation.region().range().len();
+                    state.accepted.push((place, accepted));
+                    // Under the lock, so that what is told only grows.
+                    (self.progress)(state.reached);
+                }
+                Err((error, memory)) => {
+                    state.returned.extend(memory.map(|memory| (place, memory)));
+                    if state.failed.as_ref().is_none_or(|(first, _)| place < *first) {
+                        state.failed = Some((place, error));
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Registers all of them or none. Blocks for as long as the transports do.
 pub(crate) fn register_all(
     core: &Arc<Core>,
-    memory: Vec<(Memory, Location, Access)>,
+    memory: Vec<Member>,
+    progress: &(dyn Fn(RegisterProgress) + Sync),
 ) -> std::result::Result<Vec<Buffer>, RegisterFailed> {
     if let Err(error) = core.check_running("register memory") {
         return Err(RegisterFailed {
@@ -43,34 +119,47 @@ pub(crate) fn register_all(
         });
     }
     let transports = core.transports();
-    let mut accepted: Vec<Accepted> = Vec::with_capacity(memory.len());
-    let mut rest = memory.into_iter();
-    while let Some((memory, location, access)) = rest.next() {
-        let failed = match reserve(core, memory, location, access) {
-            Ok(reservation) => match ask(&transports, reservation.region()) {
-                Ok((vias, registered)) => {
-                    accepted.push(Accepted { reservation, vias, registered });
-                    continue;
-                }
-                Err(error) => (error, reservation.abort().ok()),
-            },
-            Err((error, memory)) => (error, Some(memory)),
-        };
-        let (error, memory) = failed;
-        let mut returned = roll_back(&transports, accepted);
-        returned.extend(memory);
-        returned.extend(rest.map(|(memory, ..)| memory));
-        return Err(RegisterFailed { error, memory: returned });
+    let at_once = transports.iter().all(|transport| transport.capabilities().registers_at_once);
+    let threads = if at_once { 1 } else { memory.len().min(REGISTRARS) };
+    let (count, bytes) = (memory.len(), memory.iter().map(|(memory, ..)| memory.len() as u64).sum());
+    let mut left: Vec<(usize, Member)> = memory.into_iter().enumerate().collect();
+    left.sort_by_key(|(_, (memory, ..))| std::cmp::Reverse(memory.address()));
+    let reached = RegisterProgress { buffers: 0, of_buffers: count, bytes: 0, of_bytes: bytes };
+    let (accepted, returned) = (Vec::with_capacity(count), Vec::new());
+    let state = Mutex::new(Registering { left, accepted, failed: None, returned, reached });
+    let registrars = Registrars { core, transports: transports.clone(), progress, state };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            let name = "te-register".to_owned();
+            // Without it the others do the work.
+            let _ = std::thread::Builder::new().name(name).spawn_scoped(scope, || registrars.work());
+        }
+        registrars.work();
+    });
+    let Registering { left, mut accepted, failed, mut returned, .. } = registrars.state.into_inner();
+    if let Some((_, error)) = failed {
+        returned.extend(roll_back(&transports, accepted));
+        returned.extend(left.into_iter().map(|(place, (memory, ..))| (place, memory)));
+        returned.sort_by_key(|(place, _)| *place);
+        return Err(RegisterFailed {
+            error,
+            memory: returned.into_iter().map(|(_, memory)| memory).collect(),
+        });
     }
+    accepted.sort_by_key(|(place, _)| *place);
+    // What no peer can use is not in the descriptor.
+    let offers = accepted.iter().any(|(_, taken)| taken.reservation.region().access().is_remote());
     let buffers = accepted
         .into_iter()
-        .map(|Accepted { reservation, vias, registered }| {
+        .map(|(_, Accepted { reservation, vias, registered })| {
             core.local().set_vias(reservation.region().generation(), vias);
             Buffer::new(core.clone(), reservation.commit(), registered)
         })
         .collect();
-    core.local().bump();
-    core.wake_publisher();
+    if offers {
+        core.local().bump();
+        core.wake_publisher();
+    }
     Ok(buffers)
 }
 
@@ -152,15 +241,12 @@ fn revoke(transports: &[Arc<dyn Transport>], region: &Region, registered: Transp
     }
 }
 
-fn roll_back(transports: &[Arc<dyn Transport>], accepted: Vec<Accepted>) -> Vec<Memory> {
-    let mut memory: Vec<Memory> = accepted
-        .into_iter()
-        .rev()
-        .filter_map(|Accepted { reservation, registered, .. }| {
-            revoke(transports, reservation.region(), registered);
-            reservation.abort().ok()
-        })
-        .collect();
-    memory.reverse();
-    memory
+fn roll_back(
+    transports: &[Arc<dyn Transport>],
+    accepted: Vec<(usize, Accepted)>,
+) -> impl Iterator<Item = (usize, Memory)> {
+    accepted.into_iter().rev().filter_map(|(place, Accepted { reservation, registered, .. })| {
+        revoke(transports, reservation.region(), registered);
+        Some((place, reservation.abort().ok()?))
+    })
 }

@@ -14,7 +14,7 @@ use te_transport::{FailureKind, Op};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::lane::PathCircuit;
-use crate::peers::{Acquaintance, BufferWithdrawn, Uses, Verdict};
+use crate::peers::{Acquaintance, BufferWithdrawn, PeerState, Uses, Verdict};
 use crate::prepared::Prepared;
 
 /// An open segment of a peer. Cloning gives another handle; dropping the last closes it.
@@ -163,6 +163,13 @@ impl Segment {
     #[must_use]
     pub fn circuits(&self) -> Vec<PathCircuit> {
         self.shared.core.mover().lanes().circuits(self.name(), self.incarnation())
+    }
+
+    /// What is believed of the owner's life that this handle was opened on, why, and since when.
+    /// [`Engine::watch_peer`](crate::Engine::watch_peer) tells of changes.
+    #[must_use]
+    pub fn peer(&self) -> PeerState {
+        self.shared.owner.state().borrow().clone()
     }
 
     /// Fetches the descriptor anew and finds the range in it: `None` unless the same life describes itself otherwise

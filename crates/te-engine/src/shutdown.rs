@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use te_memory::Region;
 use te_rpc::RpcServer;
+use te_transport::CancelReason;
 use tokio::task::JoinHandle;
 
 use crate::core::Core;
@@ -134,6 +135,10 @@ async fn stop(core: Arc<Core>, tasks: Option<Tasks>, deadline: Instant) -> Shutd
     match stopping.await {
         Ok(failures) => left.extend(failures),
         Err(error) => left.push(format!("a transport failed to stop: {error}")),
+    }
+    // A transport that stopped has ended its requests; what one left behind must not outlive the engine either.
+    for batch in core.mover().lanes().batches() {
+        batch.cancel(CancelReason::Shutdown);
     }
     // Peers take a closed control port for the end of this life, so nothing may be applied any more when it closes.
     core.peers().stop();

@@ -36,7 +36,7 @@ pub(crate) struct Withdrawal {
 /// A withdrawal that has begun; peers' words on it come in at any time.
 pub(crate) struct Course {
     region: Region,
-    /// The descriptor of this version does not have the buffer any more.
+    /// The descriptor of this version does not have the buffer, any more or ever.
     version: u64,
     /// The positions of the transports that the machine counts.
     transports: Vec<usize>,
@@ -83,14 +83,18 @@ impl Withdrawal {
             return course.clone();
         }
         self.region.block();
-        core.local().bump();
+        let offered = self.region.access().is_remote();
+        if offered {
+            core.local().bump();
+            core.wake_publisher();
+        }
         let version = core.local().version();
-        core.wake_publisher();
         let count = core.transports().len();
         let transports: Vec<_> = (0..count).filter(|index| self.registered.contains(*index)).collect();
         let limits = core.limits();
         let settings = WithdrawalSettings { announce: limits.announce, drain: limits.drain };
-        let course = core.peers().interest().withdraw(version, transports.len(), settings, |machine| {
+        let registered = transports.len();
+        let begun = |machine| {
             let state = State {
                 machine,
                 todo: VecDeque::new(),
@@ -100,7 +104,12 @@ impl Withdrawal {
             };
             let (region, state) = (self.region.clone(), Mutex::new(state));
             Arc::new(Course { region, version, transports, state, wake: Notify::new() })
-        });
+        };
+        let course = if offered {
+            core.peers().interest().withdraw(version, registered, settings, begun)
+        } else {
+            begun(holders::Withdrawal::unoffered(registered, settings))
+        };
         // Counts only fall after the block, so the later word is the newer one.
         course.tell(course.held());
         let drained: Weak<Course> = Arc::downgrade(&course);
@@ -116,7 +125,9 @@ impl Withdrawal {
     /// For an engine that has ended: nobody is told, and the memory is freed by whoever drops the last hold.
     fn without_runtime(self, core: &Arc<Core>) {
         self.region.block();
-        core.local().bump();
+        if self.region.access().is_remote() {
+            core.local().bump();
+        }
         let (region, core) = (self.region.clone(), core.clone());
         region.on_drained(move || {
             let transports = core.transports();
@@ -251,11 +262,26 @@ impl Course {
             }
             WithdrawalAction::Revoke { transport } => self.revoke(core, transport),
             WithdrawalAction::Release => self.release(core),
-            // Requests end by their own deadlines; the error of this run says how many are left.
             WithdrawalAction::Cut => {
-                tracing::debug!(target: "te::engine", range = %self.region.range(), "requests hold up a withdrawal");
+                tokio::spawn(self.clone().cut(core.clone(), deadline));
             }
             WithdrawalAction::Publish | WithdrawalAction::Finish(_) => {}
+        }
+    }
+
+    /// Cuts this engine's own batches off the buffer. Looks again until all are over: one that took its hold before the
+    /// block may be entered in its lane only later.
+    async fn cut(self: Arc<Self>, core: Arc<Core>, deadline: Instant) {
+        while self.region.holds().local > 0 {
+            for batch in core.mover().lanes().batches() {
+                if batch.uses_locally(&self.region) {
+                    batch.cut_off(&self.region);
+                }
+            }
+            if Instant::now() + AGAIN >= deadline {
+                return;
+            }
+            tokio::time::sleep(AGAIN).await;
         }
     }
 

@@ -86,7 +86,8 @@ fn open_peers_are_alive_and_say_so() {
     assert_eq!(missing.kind(), ErrorKind::NotFound);
 }
 
-/// FO-01: the end of a process is noticed at its control connection, and nothing is submitted to it any more.
+/// FO-01, FO-13: the end of a process is noticed at its control connection, the handle says since when and why, and
+/// nothing is submitted to it any more.
 #[test]
 fn a_killed_peer_is_lost_and_refuses_submits() {
     let world = World::new();
@@ -100,9 +101,12 @@ fn a_killed_peer_is_lost_and_refuses_submits() {
     let mut watch = initiator.watch_peer("target").unwrap();
     assert_eq!(watch.now().life, PeerLife::Alive);
     std::mem::forget(offered);
+    let killed = Instant::now();
     target.kill();
     let state = block_on(watch.until(|state| state.life == PeerLife::Lost)).unwrap();
     assert_eq!((state.incarnation, state.cause), (Some(life), LifeCause::Refused));
+    assert_eq!(peer.peer(), state);
+    assert!(state.since >= killed && state.since <= Instant::now());
     let refused = initiator.batch().read(&remote, local.slice(..)).submit().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::SegmentGone);
 }

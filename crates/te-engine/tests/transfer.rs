@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::{World, soon};
 use te_engine::{BatchStatus, ErrorKind, NotifyOutcome, Retry, block_on};
 use te_segment::{Access, TransportKind};
-use te_testkit::{pattern, verify};
+use te_testkit::{Flaw, pattern, verify};
 
 const LEN: usize = 256 << 10;
 /// Less than slow transports take for so many bytes.
@@ -261,12 +261,14 @@ fn cancelled_batch_is_quiescent() {
     });
 }
 
-/// Contract 2: a batch keeps its buffers in place, whatever happens to the handles.
+/// Contract 2: a batch keeps its buffers in place, whatever happens to the handles; what does not stop when it is told to
+/// is waited for and named.
 #[test]
 fn unregister_waits_for_the_batch_and_says_what_holds_it() {
     let world = World::new();
     let target = world.engine("target");
     let slow = world.transport(TransportKind::SHM).with_pace(64 << 10, Duration::from_millis(20));
+    let slow = slow.with_flaw(Flaw::IgnoresCancel);
     let initiator = world.engine_with(World::config("initiator"), vec![Box::new(slow)]);
     block_on(async {
         let offered = target.register(vec![0_u8; 2 << 20], Access::REMOTE).await.unwrap();
@@ -305,7 +307,8 @@ fn error_text_is_complete() {
         assert_eq!((error.kind(), error.retry()), (ErrorKind::TimedOut, Retry::Later));
         assert_eq!(error.peer(), Some("target"));
         let line = error.to_string();
-        assert!(line.starts_with(&format!("read 256 KiB from target at {address:#x} failed: timed out: ")));
+        let operation = format!("read 256 KiB from target at {address:#x} into local {:#x}", local.address());
+        assert!(line.starts_with(&format!("{operation} failed: timed out: ")), "{line}");
         assert!(!line.contains('\n'));
         let long = format!("{error:#}");
         for part in [
@@ -321,6 +324,7 @@ fn error_text_is_complete() {
     });
 }
 
+/// LIFE-02: a shutdown has a deadline and can be repeated.
 #[test]
 fn shutdown_is_idempotent_and_refuses_new_work() {
     let world = World::new();

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use common::{World, soon, until};
 use te_engine::{Deadline, Engine, ErrorKind, block_on};
+use te_metadata::StoreOperation;
 use te_rpc::BoxFuture;
 use te_rpc::native::{
     Answer, NativeClient, NativeHandler, NativeLimits, NativePeer, PeerId, Request, Target,
 };
 use te_segment::{Access, DescriptorVersion, Endpoint, Incarnation, TransportKind};
+use te_testkit::{Fault, FaultTransport, Outage, Script, Site, When};
 
 /// A holder that hears and never acknowledges.
 #[derive(Default)]
@@ -142,6 +144,23 @@ fn a_holder_that_never_acknowledges_is_cut_off() {
     assert!(interest(&client, &owner) >= before);
 }
 
+/// FO-14, contract 3: a transport that fails to cut a holder off is asked again.
+#[test]
+fn a_fence_that_fails_is_repeated() {
+    let world = World::new();
+    let script = Script::new(1).with(Site::Fence, When::Before(3), Fault::Fail);
+    let mut config = World::config("owner");
+    config.limits.announce = Duration::from_millis(20);
+    let faulty = FaultTransport::new(world.transport(TransportKind::SHM), &script);
+    let owner = world.engine_with(config, vec![Box::new(faulty)]);
+    let offered = block_on(owner.register(vec![0_u8; 4096], Access::REMOTE)).unwrap();
+    let (client, handle, _stop) = on_a_thread(Arc::new(Stubborn::default()));
+    let _entered = handle.enter();
+    interest(&client, &owner);
+    assert_eq!(block_on(offered.unregister(soon())).unwrap().len(), 4096);
+    assert_eq!(script.count(Site::Fence), 3);
+}
+
 /// Contract 3: at the deadline the error names who holds the memory, and the next call goes on.
 #[test]
 fn the_error_names_the_holder_that_did_not_acknowledge() {
@@ -192,6 +211,37 @@ fn a_dropped_buffer_is_withdrawn_from_its_holders() {
         let submitted = holder.batch().write(local.slice(..), &remote).submit();
         submitted.is_err_and(|error| error.kind() == ErrorKind::BufferGone)
     });
+}
+
+/// Contract 3: memory that no peer may use is not part of the offer, so that a store which does not answer, holders and
+/// what is published have nothing to do with it.
+#[test]
+fn memory_of_our_own_is_nobody_elses_business() {
+    let world = World::new();
+    let mut config = World::config("owner");
+    // Whoever waited for an announcement would wait for the whole test.
+    config.limits.announce = Duration::from_secs(600);
+    let owner = world.engine_with(config, vec![Box::new(world.transport(TransportKind::SHM))]);
+    let offered = block_on(owner.register(vec![0_u8; 4096], Access::REMOTE)).unwrap();
+    block_on(owner.published(soon())).unwrap();
+    let holder = Arc::new(Stubborn::default());
+    let (client, handle, _stop) = on_a_thread(holder.clone());
+    let _entered = handle.enter();
+    let version = interest(&client, &owner);
+    let writes = world.store.count(StoreOperation::Put);
+    world.store.set(Outage::Silent);
+    block_on(async {
+        let own = owner.register(vec![1_u8; 4096], Access::LOCAL).await.unwrap();
+        owner.published(soon()).await.unwrap();
+        assert_eq!(own.unregister(soon()).await.unwrap().len(), 4096);
+        drop(owner.register(vec![1_u8; 4096], Access::LOCAL).await.unwrap());
+        owner.published(soon()).await.unwrap();
+    });
+    assert_eq!(owner.descriptor().unwrap().version(), Some(version));
+    assert_eq!(world.store.count(StoreOperation::Put), writes);
+    assert_eq!(holder.withdrawals.load(Ordering::SeqCst), 0);
+    world.store.set(Outage::None);
+    drop(offered);
 }
 
 /// An engine that opens its own segment is a holder like others.

@@ -1,6 +1,7 @@
 //! Memory that is owned, wherever it came from.
 
 mod mapping;
+mod prefault;
 mod probe;
 
 use std::{

@@ -50,7 +50,8 @@ fn use_as_holder(guarded: &Guarded) {
     guarded.memory.with_mut(|memory| unsafe { *memory += 1 });
 }
 
-/// A hold is either refused, or everything it does happens before the memory is given back.
+/// N-02: a hold is either refused, or everything it does happens before the memory is given back: nobody fills a buffer
+/// anew while the transfer before still reads it.
 #[test]
 fn hold_against_block_and_release_never_overlaps_the_owner() {
     loom::model(|| {

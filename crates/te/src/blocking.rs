@@ -27,7 +27,8 @@ use te_segment::{Incarnation, SegmentDescriptor, SegmentName};
 
 use crate::{
     Access, BatchBuilder, Buffer, Deadline, EngineBuilder, Expectation, Location, Memory, Notification,
-    PeerState, ProbeReport, RegisterFailed, Result, Segment, ShutdownReport, UnregisterFailed,
+    PeerState, ProbeReport, RegisterFailed, RegisterProgress, Result, Segment, ShutdownReport,
+    UnregisterFailed,
 };
 
 /// Builds an engine; see [`EngineBuilder::build`].
@@ -117,6 +118,19 @@ impl Engine {
         memory: Vec<(Memory, Location, Access)>,
     ) -> std::result::Result<Vec<Buffer>, RegisterFailed> {
         block_on(self.inner.register_batch(memory))
+    }
+
+    /// Registers all of them or none, and tells after each how far it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Engine::register_batch_with`]; all memory comes back.
+    pub fn register_batch_with(
+        &self,
+        memory: Vec<(Memory, Location, Access)>,
+        progress: impl Fn(RegisterProgress) + Send + Sync + 'static,
+    ) -> std::result::Result<Vec<Buffer>, RegisterFailed> {
+        block_on(self.inner.register_batch_with(memory, progress))
     }
 
     /// Withdraws a buffer and gives its memory back.

@@ -13,7 +13,7 @@ const _: () = {
     shared_between_threads::<te::Error>();
 };
 
-/// LIFE-03: what the compiler refuses.
+/// LIFE-03: what the compiler refuses. N-02: so is using the memory of a buffer while it is registered.
 #[test]
 fn misuse_does_not_compile() {
     trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");

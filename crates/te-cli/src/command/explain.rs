@@ -4,6 +4,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use te::{Deadline, Location, Op, Policy, Verdict};
 
+use super::standing;
 use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{self, Align, Table};
@@ -48,7 +49,9 @@ pub(crate) fn run(context: &Context, args: &ExplainArgs) -> Result<()> {
     let segment = engine.open(&args.segment)?;
     let range = segment.range(args.address, args.length)?;
     let plan = segment.explain(args.op.into(), &range, &Location::Any, &Policy::default())?;
+    let (peer, circuits) = (segment.peer(), segment.circuits());
     engine.shutdown(Deadline::after_secs(1));
+    let circuit_of = |kind| circuits.iter().find(|circuit| circuit.path.transport() == kind);
     let word = |verdict: Verdict| match verdict {
         Verdict::Chosen => "CHOSEN",
         Verdict::Next => "yes",
@@ -60,14 +63,34 @@ pub(crate) fn run(context: &Context, args: &ExplainArgs) -> Result<()> {
             .iter()
             .map(|candidate| {
                 let verdict = word(candidate.verdict).to_lowercase();
-                json!({ "transport": candidate.kind.as_str(), "verdict": verdict, "reason": candidate.reason })
+                json!({
+                    "transport": candidate.kind.as_str(),
+                    "verdict": verdict,
+                    "reason": candidate.reason,
+                    "path": circuit_of(&candidate.kind).map(standing::circuit_as_json),
+                })
             })
             .collect();
-        return output::json(&json!({ "chosen": plan.chosen().as_str(), "candidates": candidates }));
+        return output::json(&json!({
+            "peer": standing::life_as_json(&peer),
+            "chosen": plan.chosen().as_str(),
+            "candidates": candidates,
+        }));
     }
-    let mut table = Table::new(&[("", Align::Right), ("TRANSPORT", Align::Left), ("REASON", Align::Left)]);
+    output::line(&format!("peer {}", standing::life(&peer)))?;
+    let mut table = Table::new(&[
+        ("", Align::Right),
+        ("TRANSPORT", Align::Left),
+        ("CIRCUIT", Align::Left),
+        ("REASON", Align::Left),
+    ]);
     for candidate in plan.candidates() {
-        table.row([word(candidate.verdict).to_owned(), candidate.kind.to_string(), candidate.reason.clone()]);
+        table.row([
+            word(candidate.verdict).to_owned(),
+            candidate.kind.to_string(),
+            circuit_of(&candidate.kind).map_or_else(|| "-".to_owned(), ToString::to_string),
+            candidate.reason.clone(),
+        ]);
     }
     table.print()
 }

@@ -11,6 +11,7 @@ pub(crate) mod notify;
 pub(crate) mod probe;
 pub(crate) mod serve;
 pub(crate) mod show;
+pub(crate) mod standing;
 
 use clap::Args;
 use te_segment::{BufferDescriptor, TransportKind};

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use te::{Deadline, Segment, SegmentDescriptor};
 use te_segment::{DescriptorVersion, Identity, TcpFraming};
 
-use super::{SegmentArgs, transports};
+use super::{SegmentArgs, standing, transports};
 use crate::context::Context;
 use crate::failure::Result;
 use crate::output::{self, Align, Table};
@@ -12,8 +12,7 @@ use crate::output::{self, Align, Table};
 pub(crate) fn run(context: &Context, args: &SegmentArgs) -> Result<()> {
     let engine = context.client(&args.segment)?;
     let segment = engine.open(&args.segment)?;
-    let descriptor = segment.descriptor();
-    let outcome = if context.json { output::json(&as_json(&segment)) } else { print(&descriptor) };
+    let outcome = if context.json { output::json(&as_json(&segment)) } else { print(&segment) };
     engine.shutdown(Deadline::after_secs(1));
     outcome
 }
@@ -26,21 +25,26 @@ fn data_port(descriptor: &SegmentDescriptor) -> Option<(String, &'static str)> {
     Some((format!("{host} port {}", tcp.port), framing))
 }
 
-fn print(descriptor: &SegmentDescriptor) -> Result<()> {
+fn print(segment: &Segment) -> Result<()> {
+    let descriptor = segment.descriptor();
     let field = |name: &str, value: String| output::line(&format!("{name:<12} {value}"));
     field("segment", descriptor.name().to_string())?;
     match descriptor.identity() {
         Identity::Te { incarnation, .. } => field("incarnation", incarnation.to_string())?,
         Identity::Reference => field("engine", "reference".to_owned())?,
     }
+    field("peer", standing::life(&segment.peer()))?;
     if let Some(control) = descriptor.control() {
         field("control", control.to_string())?;
     }
-    if let Some((place, framing)) = data_port(descriptor) {
+    if let Some((place, framing)) = data_port(&descriptor) {
         field("tcp", format!("{place}, framing {framing}"))?;
     }
     for device in descriptor.devices() {
         field("device", device.name().to_string())?;
+    }
+    for circuit in standing::circuits(segment) {
+        field("path", format!("{}, circuit {circuit}", circuit.path))?;
     }
     if descriptor.buffers().is_empty() {
         return field("buffers", "none".to_owned());
@@ -94,6 +98,8 @@ fn as_json(segment: &Segment) -> Value {
             "framing": if tcp.framing == TcpFraming::V2 { 2 } else { 1 },
         })),
         "devices": descriptor.devices().iter().map(|device| device.name().as_str()).collect::<Vec<_>>(),
+        "peer": standing::life_as_json(&segment.peer()),
+        "paths": standing::circuits(segment).iter().map(standing::circuit_as_json).collect::<Vec<_>>(),
         "buffers": buffers,
     })
 }

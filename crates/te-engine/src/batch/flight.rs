@@ -18,21 +18,32 @@ use crate::segment::RemoteRange;
 
 /// How an attempt ended, from the outcomes of its slices.
 pub(super) struct Judged {
+    /// Bytes that were handed to the path.
+    pub(super) given: u64,
     /// Bytes that were applied.
     pub(super) bytes: u64,
+    /// Bytes that may have been sent and are not known to be applied; of a READ nobody knows.
+    pub(super) posted: Option<u64>,
     /// The first failure, if any, with what all of them may have done.
     pub(super) failure: Option<Failure>,
 }
 
-/// Judges an attempt whose slices have all ended; `None` while one has not.
-pub(super) fn judge(op: Op, slots: &[OnceLock<Outcome>]) -> Option<Judged> {
-    let mut judged = Judged { bytes: 0, failure: None };
-    let mut effect = RemoteEffect::None;
+/// Judges an attempt of `len` bytes in slices of at most `max_slice`, which have all ended; `None` while one has not.
+pub(super) fn judge(op: Op, slots: &[OnceLock<Outcome>], len: u64, max_slice: u64) -> Option<Judged> {
+    let mut judged = Judged { given: len, bytes: 0, posted: (op == Op::Write).then_some(0), failure: None };
+    let (mut effect, mut left) = (RemoteEffect::None, len);
     for slot in slots {
+        let slice = left.min(max_slice);
+        left -= slice;
         match slot.get()? {
             Outcome::Done(bytes) => judged.bytes += bytes,
             Outcome::Failed(failure) => {
                 effect = effect.max(failure.effect());
+                if let Some(posted) =
+                    judged.posted.as_mut().filter(|_| failure.effect() != RemoteEffect::None)
+                {
+                    *posted += slice;
+                }
                 judged.failure.get_or_insert_with(|| failure.clone());
             }
             _ => {}
@@ -61,6 +72,7 @@ pub(super) struct Departure {
 struct Member {
     request: usize,
     attempt: u32,
+    len: u64,
     slices_end: usize,
     unresolved: AtomicUsize,
 }
@@ -114,6 +126,7 @@ impl MovedFlight {
                 Member {
                     request: departure.request,
                     attempt: departure.attempt,
+                    len: departure.remote.len(),
                     slices_end: slices,
                     unresolved: AtomicUsize::new(count),
                 }
@@ -202,8 +215,8 @@ impl CompletionSink for MovedFlight {
         let first = at.checked_sub(1).and_then(|before| self.members.get(before)).map_or(0, |m| m.slices_end);
         let op = self.batch.plan.requests.get(member.request).map_or(Op::Write, |info| info.op);
         let slots = self.outcomes.get(first..member.slices_end).unwrap_or_default();
-        if let Some(judged) = judge(op, slots) {
-            self.batch.attempt_ended(member.request, member.attempt, judged);
+        if let Some(judged) = judge(op, slots, member.len, self.route.max_slice.max(1)) {
+            self.batch.attempt_ended(member.request, member.attempt, judged, self.heard());
         }
     }
 }

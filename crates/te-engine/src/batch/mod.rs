@@ -25,7 +25,7 @@ use te_transport::CancelReason;
 pub use builder::BatchBuilder;
 pub(crate) use fencing::TargetFence;
 pub(crate) use mover::Mover;
-pub use report::{NotifyOutcome, Report, RequestReport};
+pub use report::{AttemptReport, NotifyOutcome, Report, RequestReport};
 pub(crate) use state::BatchState;
 pub use state::BatchStatus;
 

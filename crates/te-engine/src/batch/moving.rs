@@ -12,7 +12,7 @@ use te_transport::{
 };
 
 use super::flight::{Judged, MovedFlight, judge};
-use super::report::RequestReport;
+use super::report::{AttemptReport, RequestReport};
 use super::state::{BatchState, RequestInfo};
 use crate::machines::attempt::{AttemptAction, AttemptEvent, AttemptOutcome, AttemptPolicy, Attempts};
 use crate::prepared::Routes;
@@ -45,6 +45,8 @@ pub(super) struct Moving {
     /// How the last attempt failed, and those before it.
     pub(super) last: Option<Failure>,
     pub(super) earlier: Vec<Failure>,
+    /// How far the attempts came that failed.
+    pub(super) tried: Vec<AttemptReport>,
     /// Most bytes an attempt applied.
     pub(super) applied: u64,
     /// Why the present attempt was stopped.
@@ -98,9 +100,12 @@ impl Moving {
         self.routes.get(self.path).unwrap_or_else(|| self.routes.first()).lane.label().clone()
     }
 
-    /// Takes in how the present attempt ended.
-    fn ended(&mut self, judged: Judged) -> AttemptEvent {
+    /// Takes in how the present attempt ended, of which something was last heard then.
+    fn ended(&mut self, judged: Judged, heard: Instant) -> AttemptEvent {
         let attempt = self.attempt;
+        if judged.failure.is_some() {
+            self.tried.push(AttemptReport::new(self.label(), &judged, heard.elapsed()));
+        }
         self.applied = self.applied.max(judged.bytes);
         self.place = Place::Nowhere;
         let note = self.note.take();
@@ -185,15 +190,17 @@ impl BatchState {
         {
             let mut moves = self.moves.lock();
             let Some(moving) = moves.requests.get_mut(&request) else { return };
-            let Some(judged) = moving.share.judge(|| judge(info.op, self.slots(request))) else { return };
-            let event = moving.ended(judged);
+            let (len, max_slice) = (info.remote.len(), info.routes.first().max_slice);
+            let end = || judge(info.op, self.slots(request), len, max_slice);
+            let Some(judged) = moving.share.judge(end) else { return };
+            let event = moving.ended(judged, self.heard_in(info.flight));
             self.step(&mut moves, request, Instant::now(), event, &mut effects);
         }
         self.settle(effects);
     }
 
     /// A later attempt ended.
-    pub(super) fn attempt_ended(&self, request: usize, attempt: u32, judged: Judged) {
+    pub(super) fn attempt_ended(&self, request: usize, attempt: u32, judged: Judged, heard: Instant) {
         let mut effects = Effects::default();
         {
             let mut moves = self.moves.lock();
@@ -201,7 +208,7 @@ impl BatchState {
             else {
                 return;
             };
-            let event = moving.ended(judged);
+            let event = moving.ended(judged, heard);
             self.step(&mut moves, request, Instant::now(), event, &mut effects);
         }
         self.settle(effects);
@@ -300,6 +307,7 @@ impl BatchState {
         };
         report.path = moving.label();
         report.earlier.clone_from(&moving.earlier);
+        report.tried.clone_from(&moving.tried);
         match moving.end {
             Some(AttemptOutcome::Done { bytes, attempts, late_duplicate }) => {
                 report.bytes = bytes;
@@ -339,6 +347,7 @@ impl Moving {
             share: Share::default(),
             last: None,
             earlier: Vec::new(),
+            tried: Vec::new(),
             applied: 0,
             note: None,
             todo: Todo::default(),

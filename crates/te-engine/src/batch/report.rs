@@ -7,6 +7,51 @@ use std::time::Duration;
 use te_segment::{AddressRange, SegmentName};
 use te_transport::{Failure, Op, PathLabel};
 
+use super::flight::Judged;
+use crate::peers::PeerState;
+
+/// How far an attempt came that did not complete.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AttemptReport {
+    /// The path.
+    pub path: Arc<PathLabel>,
+    /// Bytes that were handed to the path.
+    pub given: u64,
+    /// Of those, bytes that the path may have sent and that are not known to be applied: the slices of a WRITE that it
+    /// began. `None` for a READ, whose path does not say what it asked for.
+    pub posted: Option<u64>,
+    /// Of those, bytes that are applied at their destination.
+    pub acknowledged: u64,
+    /// For how long no progress had been seen when it ended. At most: progress is looked for four times in the silence
+    /// limit.
+    pub quiet: Duration,
+}
+
+impl AttemptReport {
+    pub(super) fn new(path: Arc<PathLabel>, judged: &Judged, quiet: Duration) -> Self {
+        let Judged { given, bytes, posted, .. } = *judged;
+        Self { path, given, posted, acknowledged: bytes, quiet }
+    }
+
+    /// Bytes that the path had not begun, where it says so.
+    #[must_use]
+    pub fn queued(&self) -> Option<u64> {
+        Some(self.given.saturating_sub(self.acknowledged).saturating_sub(self.posted?))
+    }
+}
+
+impl fmt::Display for AttemptReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use crate::size::bytes;
+        write!(f, "{}: {} of {} acknowledged", self.path, bytes(self.acknowledged), bytes(self.given))?;
+        if let (Some(posted), Some(queued)) = (self.posted, self.queued()) {
+            write!(f, ", {} posted, {} queued", bytes(posted), bytes(queued))?;
+        }
+        write!(f, ", no progress seen for {:.1} s", self.quiet.as_secs_f64())
+    }
+}
+
 /// What became of one request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -17,6 +62,8 @@ pub struct RequestReport {
     pub segment: SegmentName,
     /// The remote range.
     pub remote: AddressRange,
+    /// The local range.
+    pub local: AddressRange,
     /// Bytes applied at the destination.
     pub bytes: u64,
     /// Why it did not complete, if so: the first failure of its slices.
@@ -27,6 +74,10 @@ pub struct RequestReport {
     pub attempts: u32,
     /// How the attempts before the last one failed, in order.
     pub earlier: Vec<Failure>,
+    /// How far the attempts came that a path was given and that failed, in order.
+    pub tried: Vec<AttemptReport>,
+    /// What was believed of the peer's life when the report was made, if the request did not complete.
+    pub peer: Option<PeerState>,
     /// An earlier attempt may still write the same bytes again: only where the batch allowed that.
     pub late_duplicate: bool,
 }

@@ -6,6 +6,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use te_segment::AddressRange;
 use te_select::Policy;
 use te_transport::{
     CancelReason, CancelScope, CompletionSink, Failure, FailureKind, Op, Outcome, SliceEnd, Tally,
@@ -63,8 +64,10 @@ pub(crate) struct Flight {
     /// Length of the longest slice.
     largest: u64,
     succeeded: AtomicBool,
-    /// Where it is looked after, if it is.
+    /// Its number in the lane, once it is entered there.
     watched: OnceLock<usize>,
+    /// When something was last heard of it, once it is over.
+    heard: OnceLock<Instant>,
 }
 
 impl Flight {
@@ -77,6 +80,7 @@ impl Flight {
             largest,
             succeeded: AtomicBool::new(false),
             watched: OnceLock::new(),
+            heard: OnceLock::new(),
         }
     }
 }
@@ -122,6 +126,8 @@ pub(crate) struct BatchState {
     done: AtomicBool,
     /// Some path is being tried again after failures, and is to be told of success.
     probing: bool,
+    /// The local buffer whose withdrawal cut the batch off.
+    pub(super) withdrawn: OnceLock<AddressRange>,
     pub(super) moves: Mutex<Moves>,
     notice: Mutex<Option<Notice>>,
     /// What of the peers' memory is used until the last slice is resolved.
@@ -148,6 +154,7 @@ impl BatchState {
             tally: Tally::new(slices),
             done: AtomicBool::new(false),
             probing: plan.flights.iter().any(|flight| flight.lane.is_troubled()),
+            withdrawn: OnceLock::new(),
             moves: Mutex::default(),
             notice,
             uses,
@@ -162,27 +169,24 @@ impl BatchState {
         self.plan.flights.get(flight).map_or_else(CancelScope::new, |flight| flight.scope.clone())
     }
 
-    /// Has the flights looked after that could be given up while they are under way.
+    /// Enters the flights in their lanes: those that could be given up while they are under way are looked after, and a
+    /// withdrawal finds all of them.
     pub(crate) fn watch(&self) {
         let BatchPlan { started, deadline, ref options, .. } = self.plan;
         for (number, flight) in self.plan.flights.iter().enumerate() {
             let Care { leaves, guarded } = flight.care;
-            if !leaves && !guarded {
-                continue;
-            }
             let watch = Watch {
                 batch: self.this.clone(),
                 flight: number,
                 started,
+                look: options.silence(flight.largest) / 4,
                 silence: leaves.then(|| options.silence(flight.largest)),
                 cutoff: guarded.then(|| options.attempts.cutoff(started, deadline)),
             };
             let due = watch.due();
             // A flight is registered once, before it is submitted.
             let _ = flight.watched.set(flight.lane.watch(watch));
-            if let Some(due) = due {
-                self.plan.core.mover().expect(due);
-            }
+            self.plan.core.mover().expect(due);
         }
     }
 
@@ -240,8 +244,9 @@ impl BatchState {
     /// All slices are resolved: notify if there is something to notify of, then end.
     fn settled(&self) {
         for flight in &self.plan.flights {
-            if let Some(slot) = flight.watched.get() {
-                flight.lane.unwatch(*slot);
+            if let Some(heard) = flight.watched.get().and_then(|slot| flight.lane.unwatch(*slot)) {
+                // Once: the batch is settled once.
+                let _ = flight.heard.set(heard);
             }
         }
         let notice = self.notice.lock().take();
@@ -305,6 +310,18 @@ impl BatchState {
     pub(crate) fn resolved_in(&self, flight: usize) -> usize {
         let of_flight = self.plan.requests.iter().enumerate().filter(|(_, info)| info.flight == flight);
         of_flight.flat_map(|(request, _)| self.slots(request)).filter(|slot| slot.get().is_some()).count()
+    }
+
+    /// When something was last heard of a flight, as far as it was looked for; its beginning if nothing was.
+    pub(super) fn heard_in(&self, flight: usize) -> Instant {
+        let Some(flight) = self.plan.flights.get(flight) else { return self.plan.started };
+        let under_way = || flight.watched.get().and_then(|slot| flight.lane.heard(*slot));
+        flight.heard.get().copied().or_else(under_way).unwrap_or(self.plan.started)
+    }
+
+    /// When the batch ended, or now.
+    pub(super) fn ended_at(&self) -> Instant {
+        self.end.lock().at.unwrap_or_else(Instant::now)
     }
 
     fn request_of(&self, slice: usize) -> usize {

@@ -1,7 +1,8 @@
-//! Giving up what is under way: silent flights, cancelled batches, an engine that stops.
+//! Giving up what is under way: silent flights, cancelled batches, withdrawn buffers, an engine that stops.
 
 use std::time::Instant;
 
+use te_memory::Region;
 use te_transport::{CancelReason, Failure, FailureKind, RemoteEffect};
 
 use super::moving::{Effects, Moves, Renewal, finish};
@@ -70,6 +71,41 @@ impl BatchState {
         }
         self.stop_flights(reason);
         self.settle(effects);
+    }
+
+    /// Whether a request of it uses this local buffer.
+    pub(crate) fn uses_locally(&self, region: &Region) -> bool {
+        self.plan.requests.iter().any(|info| info.local.is_of(region))
+    }
+
+    /// Stops everything because a local buffer is being withdrawn. What a path was given is stopped as a whole, so the
+    /// batch is too: half of it would be of no use to a caller who waits for all.
+    pub(crate) fn cut_off(&self, region: &Region) {
+        // The first one is the reason that is told.
+        let _ = self.withdrawn.set(region.range());
+        self.cancel(CancelReason::Withdrawn);
+    }
+
+    /// The failure with the reason for which its batch was stopped, if it comes from that.
+    pub(super) fn told_why(&self, failure: Failure) -> Failure {
+        if !matches!(failure.kind(), FailureKind::Cancelled | FailureKind::LocalMemory) {
+            return failure;
+        }
+        let told = match (self.moves.lock().cancelled, self.withdrawn.get()) {
+            (Some(CancelReason::Withdrawn), Some(range)) => Failure::new(
+                FailureKind::LocalMemory,
+                format!("local buffer {range} is being withdrawn, and its requests had no more time to end"),
+            ),
+            (Some(CancelReason::Shutdown), _) => {
+                Failure::new(FailureKind::Shutdown, "the engine is shutting down")
+            }
+            _ => return failure,
+        };
+        let told = told.with_effect(failure.effect());
+        match failure.path() {
+            Some(path) => told.on_path(path.clone()),
+            None => told,
+        }
     }
 
     /// Ends what is between two attempts: there is no control task any more.

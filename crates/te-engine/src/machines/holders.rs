@@ -6,6 +6,8 @@
 //!                   acknowledged, or   uses the        holder that    transport gave  memory is
 //!                   for the announce   memory; cut     did not is     up its keys     back
 //!                   time               after a while   fenced
+//!
+//! Cutting ends our own requests, and fences the holders that have not acknowledged: theirs may hang for good.
 //! ```
 //!
 //! The phase is kept when the deadline passes: the error says what is missing, and the next run goes on from there.
@@ -223,6 +225,11 @@ pub(crate) struct Withdrawal {
 type Actions = Vec<WithdrawalAction>;
 
 impl Withdrawal {
+    /// Of a buffer that no peer was ever offered: there is nothing to publish and nobody to tell.
+    pub(crate) fn unoffered(transports: usize, settings: WithdrawalSettings) -> Self {
+        Self { phase: WithdrawalPhase::Announcing, ..Self::new(BTreeMap::new(), transports, settings) }
+    }
+
     fn new(waiting: BTreeMap<Incarnation, bool>, transports: usize, settings: WithdrawalSettings) -> Self {
         Self {
             settings,
@@ -355,6 +362,10 @@ impl Withdrawal {
                 WithdrawalPhase::Draining if !self.cut && late => {
                     self.cut = true;
                     actions.push(WithdrawalAction::Cut);
+                    // A request that hangs may be that of a holder which stopped in the middle of it.
+                    actions.extend(
+                        self.waiting.keys().map(|holder| WithdrawalAction::Fence { holder: *holder }),
+                    );
                     continue;
                 }
                 WithdrawalPhase::Fencing if self.waiting.is_empty() => WithdrawalPhase::Revoking,

@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 use te_engine::{Bound, Deadline, Engine, EngineConfig, Naming, RuntimeChoice, block_on};
 use te_metadata::{Keys, MemoryStore, StoreDirectory};
 use te_segment::{Host, SegmentName, TransportKind};
-use te_testkit::{CopyTransport, Fabric};
+use te_testkit::{CopyTransport, Fabric, FaultStore};
 use te_transport::{Install, Reach};
 
 /// A store and the fabric that the transports of its engines share.
 pub(crate) struct World {
-    pub(crate) store: MemoryStore,
+    pub(crate) store: FaultStore,
     pub(crate) fabric: Fabric,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self { store: MemoryStore::new(), fabric: Fabric::new() }
+        Self { store: FaultStore::new(MemoryStore::new()), fabric: Fabric::new() }
     }
 
     pub(crate) fn config(name: &str) -> EngineConfig {

@@ -1,6 +1,8 @@
 //! Two engines with two paths between them.
 
-use te_engine::{Buffer, Engine, RemoteRange, Report};
+use std::time::Duration;
+
+use te_engine::{Buffer, Engine, EngineConfig, RemoteRange, Report};
 use te_segment::{Access, TransportKind};
 use te_testkit::{FaultTransport, Script};
 use te_transport::{Fencing, Install};
@@ -22,6 +24,16 @@ impl Pair {
     }
 
     pub(crate) fn cutting(fencing: Fencing, max_slice: u64) -> Self {
+        Self::with(fencing, max_slice, World::config("initiator"))
+    }
+
+    pub(crate) fn draining(fencing: Fencing, drain: Duration) -> Self {
+        let mut config = World::config("initiator");
+        config.limits.drain = drain;
+        Self::with(fencing, u64::MAX, config)
+    }
+
+    fn with(fencing: Fencing, max_slice: u64, initiator: EngineConfig) -> Self {
         let world = World::new();
         let (first, second) = (Script::new(1), Script::new(2));
         let transport = |kind| {
@@ -36,7 +48,7 @@ impl Pair {
         let target = world
             .engine_with(World::config("target"), vec![plain(TransportKind::SHM), plain(TransportKind::CXL)]);
         let initiator = world.engine_with(
-            World::config("initiator"),
+            initiator,
             vec![faulty(TransportKind::SHM, &first), faulty(TransportKind::CXL, &second)],
         );
         Self { target, initiator, first, second }

@@ -41,6 +41,16 @@ fn acknowledged_and_drained_it_goes_straight_through() {
     assert_eq!(run(&mut it, now, 9), [Act::Finish(Ok(()))], "again is fine");
 }
 
+#[test]
+fn what_was_never_offered_is_drained_at_once() {
+    let mut it = Withdrawal::unoffered(1, WithdrawalSettings::default());
+    let now = Instant::now();
+    it.on(now, Event::Held { local: 1, remote: 0 });
+    assert_eq!(run(&mut it, now, 9), []);
+    assert_eq!(it.phase(), WithdrawalPhase::Draining);
+    assert_eq!(it.on(now, NOTHING_HELD), [Act::Revoke { transport: 0 }]);
+}
+
 /// MR-09
 #[test]
 fn who_does_not_acknowledge_in_time_is_fenced() {
@@ -75,6 +85,20 @@ fn requests_that_do_not_end_are_cut_before_the_deadline() {
     assert_eq!(it.on(now + SECOND * 3, Event::Tick), [Act::Cut]);
     assert_eq!(it.on(now + SECOND * 3, Event::Tick), []);
     assert_eq!(it.wake_at(), Some(now + SECOND * 4));
+}
+
+#[test]
+fn a_holder_that_stopped_in_the_middle_of_a_request_is_fenced_in_the_drain() {
+    let (now, mut it) = withdrawal();
+    run(&mut it, now, 9);
+    it.on(now, Event::Held { local: 0, remote: 1 });
+    it.on(now, Event::Acknowledged { holder: ONE });
+    assert_eq!(it.on(now + SECOND, Event::Tick), []);
+    assert_eq!(it.phase(), WithdrawalPhase::Draining);
+    let late = now + SECOND * 6;
+    assert_eq!(it.on(late, Event::Tick), [Act::Cut, Act::Fence { holder: TWO }]);
+    assert_eq!(it.on(late, Event::Fenced { holder: TWO }), []);
+    assert!(it.on(late, NOTHING_HELD).contains(&Act::Revoke { transport: 0 }));
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl Metad {
     }
 
     fn serve(&self, name: &str) -> Served {
-        let set = ["--set", "advertise=127.0.0.1", "--set", "metadata.lease=1s"];
+        let set = ["--set", "advertise=127.0.0.1", "--set", "metadata.lease=4s"];
         Served::start_as(name, &[["--metadata", &self.url].as_slice(), &set].concat())
     }
 
@@ -156,7 +156,7 @@ fn a_killed_engine_disappears_within_its_lease() {
             break;
         }
         assert_eq!(states, [pair("decode-7", "alive"), pair("prefill-3", "refused")]);
-        assert!(began.elapsed() < Duration::from_secs(5), "{states:?}");
+        assert!(began.elapsed() < Duration::from_secs(30), "{states:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
     // One that asks nobody has not noticed the death of the other.

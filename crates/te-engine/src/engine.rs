@@ -14,6 +14,7 @@ use crate::inbox::{Expectation, Notification};
 use crate::local::LocalSegment;
 use crate::machines::delivery::Tidings;
 use crate::machines::liveness::Life as PeerLife;
+use crate::metrics::EngineMetrics;
 use crate::notify;
 use crate::peers::{Letter, PeerState, PeerWatch};
 use crate::probe::{ProbeReport, probe};
@@ -266,6 +267,18 @@ impl Engine {
             let cause = format!("{} expectations are under way already", error.limit);
             Error::new(ErrorKind::LimitReached, operation, cause).with_retry(Retry::Later)
         })
+    }
+
+    /// What has been moved so far and how the paths stand. Counting costs a few atomic operations a batch.
+    #[must_use]
+    pub fn metrics(&self) -> EngineMetrics {
+        let lanes = self.core().mover().lanes();
+        EngineMetrics {
+            transports: lanes.metrics().snapshot(),
+            paths: lanes.paths(),
+            buffers: self.core().local().regions().len(),
+            notifications: self.core().inbox().waiting(),
+        }
     }
 
     /// The peers that are known, and what is believed of each life of them: those whose segments are open and those that

@@ -165,6 +165,11 @@ impl Inbox {
         std::iter::from_fn(|| state.arrivals.take()).map(Notification::from).collect()
     }
 
+    /// How many wait to be taken.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.lock().arrivals.waiting()
+    }
+
     pub(crate) fn pop_until(&self, deadline: Instant) -> Option<Notification> {
         let mut state = self.state.lock();
         loop {

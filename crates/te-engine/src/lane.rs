@@ -15,6 +15,7 @@ use crate::batch::BatchState;
 use crate::machines::circuit::{
     Circuit, CircuitOpen, CircuitSettings, CircuitSnapshot, CircuitState, Ticket, blames_path,
 };
+use crate::metrics::{Metrics, OfTransport};
 
 /// Whether a path to a peer is used, and why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,14 @@ pub enum PathCircuitState {
     HalfOpen,
 }
 
+impl PathCircuit {
+    /// Whether the path is used freely.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.state == PathCircuitState::Closed
+    }
+}
+
 impl fmt::Display for PathCircuit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.state {
@@ -71,6 +80,7 @@ pub(crate) struct Lane {
     troubled: AtomicBool,
     epoch: AtomicU64,
     watched: Mutex<Watched>,
+    metrics: Arc<OfTransport>,
 }
 
 /// A flight that is under way, to be found and looked after there.
@@ -123,9 +133,10 @@ pub(crate) struct Overdue {
 const QUEUED_PATIENCE: u32 = 4;
 
 impl Lane {
-    fn new(label: Arc<PathLabel>) -> Self {
+    fn new(label: Arc<PathLabel>, metrics: Arc<OfTransport>) -> Self {
         Self {
             label,
+            metrics,
             circuit: Mutex::new(Circuit::new(CircuitSettings::default())),
             troubled: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
@@ -135,6 +146,11 @@ impl Lane {
 
     pub(crate) fn label(&self) -> &Arc<PathLabel> {
         &self.label
+    }
+
+    /// Counters of its transport.
+    pub(crate) fn metrics(&self) -> &OfTransport {
+        &self.metrics
     }
 
     /// Whether the circuit must be asked, and told of successes.
@@ -309,6 +325,7 @@ struct Key {
 #[derive(Default)]
 pub(crate) struct Lanes {
     known: Mutex<Known>,
+    metrics: Metrics,
 }
 
 #[derive(Default)]
@@ -337,7 +354,24 @@ impl Lanes {
             *limit = lanes.len() * 2;
         }
         let key = Key { peer: peer.clone(), life, path: PathLabel::clone(path) };
-        lanes.entry(key).or_insert_with(|| Arc::new(Lane::new(path.clone()))).clone()
+        let new = || Arc::new(Lane::new(path.clone(), self.metrics.of(path.transport())));
+        lanes.entry(key).or_insert_with(new).clone()
+    }
+
+    /// What each transport has moved.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// All paths that are known, by peer and name.
+    pub(crate) fn paths(&self) -> Vec<(String, PathCircuit)> {
+        let now = Instant::now();
+        let known = self.known.lock();
+        let path = |(key, lane): (&Key, &Arc<Lane>)| (key.peer.as_str().to_owned(), lane.circuit(now));
+        let mut paths: Vec<_> = known.lanes.iter().map(path).collect();
+        drop(known);
+        paths.sort_by_cached_key(|(peer, circuit)| (peer.clone(), circuit.path.to_string()));
+        paths
     }
 
     /// The circuits to one life of a peer, in the order of their paths' names.

@@ -79,6 +79,12 @@ impl Tally {
         self.left.fetch_add(0, Ordering::AcqRel);
     }
 
+    /// Whether some request may have gone on after its first attempt.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
     /// A slice, whose outcome is noted, is done.
     pub fn slice_done(&self) -> SliceEnd {
         let last = self.give_back(1);

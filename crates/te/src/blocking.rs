@@ -26,8 +26,8 @@ use te_engine::block_on;
 use te_segment::{Incarnation, SegmentDescriptor, SegmentName};
 
 use crate::{
-    Access, BatchBuilder, Buffer, Deadline, EngineBuilder, Expectation, Location, Memory, Notification,
-    PeerState, ProbeReport, RegisterFailed, RegisterProgress, Result, Segment, ShutdownReport,
+    Access, BatchBuilder, Buffer, Deadline, EngineBuilder, EngineMetrics, Expectation, Location, Memory,
+    Notification, PeerState, ProbeReport, RegisterFailed, RegisterProgress, Result, Segment, ShutdownReport,
     UnregisterFailed,
 };
 
@@ -206,6 +206,12 @@ impl Engine {
     /// As [`crate::Engine::expect`].
     pub fn expect(&self, message: &str, count: u32, deadline: Deadline) -> Result<Expectation> {
         self.inner.expect(message, count, deadline)
+    }
+
+    /// What has been moved so far and how the paths stand.
+    #[must_use]
+    pub fn metrics(&self) -> EngineMetrics {
+        self.inner.metrics()
     }
 
     /// The peers that are known, and what is believed of each life of them.

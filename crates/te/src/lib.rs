@@ -13,10 +13,11 @@ pub mod settings;
 
 pub use builder::{EngineBuilder, builder};
 pub use te_engine::{
-    AttemptReport, Batch, BatchBuilder, BatchOutcome, BatchStatus, Buffer, Deadline, Engine, Error,
-    ErrorKind, Expectation, Expected, LifeCause, LocalSlice, Notification, NotifyOutcome, PathCircuit,
+    AttemptReport, Batch, BatchBuilder, BatchOutcome, BatchStatus, Buffer, Deadline, Engine, EngineMetrics,
+    Error, ErrorKind, Expectation, Expected, LifeCause, LocalSlice, Notification, NotifyOutcome, PathCircuit,
     PathCircuitState, PeerLife, PeerState, PeerWatch, ProbeReport, RegisterFailed, RegisterProgress,
-    RemoteRange, Report, RequestReport, Result, Retry, Segment, ShutdownReport, UnregisterFailed, block_on,
+    RemoteRange, Report, RequestReport, Result, Retry, Segment, ShutdownReport, TransportMetrics,
+    UnregisterFailed, block_on,
 };
 pub use te_memory::Memory;
 pub use te_segment::{

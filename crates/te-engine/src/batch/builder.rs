@@ -203,6 +203,7 @@ impl BatchBuilder {
         });
         let mut work: Vec<Vec<Slice>> = drafts.iter().map(|draft| Vec::with_capacity(draft.slices)).collect();
         state.cut(holds, &mut work);
+        state.count_begun();
         state.watch();
         let mut rest = drafts.len();
         for (flight, (draft, slices)) in drafts.into_iter().zip(work).enumerate() {

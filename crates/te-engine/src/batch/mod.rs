@@ -5,6 +5,7 @@ mod departing;
 mod errands;
 mod fencing;
 mod flight;
+mod measure;
 mod mover;
 mod moving;
 mod outcome;

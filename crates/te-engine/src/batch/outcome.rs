@@ -26,7 +26,7 @@ impl BatchState {
         Report { requests, elapsed, notify }
     }
 
-    fn request_report(&self, request: usize, info: &RequestInfo) -> RequestReport {
+    pub(super) fn request_report(&self, request: usize, info: &RequestInfo) -> RequestReport {
         let mut report = RequestReport {
             op: info.op,
             segment: info.remote.segment().name().clone(),

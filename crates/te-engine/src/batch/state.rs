@@ -71,6 +71,10 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
+    pub(super) fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
     pub(crate) fn new(route: &Route, care: Care, largest: u64, now: Instant) -> Self {
         Self {
             ticket: route.lane.ticket(now),
@@ -243,6 +247,7 @@ impl BatchState {
 
     /// All slices are resolved: notify if there is something to notify of, then end.
     fn settled(&self) {
+        self.count_ended();
         for flight in &self.plan.flights {
             if let Some(heard) = flight.watched.get().and_then(|slot| flight.lane.unwatch(*slot)) {
                 // Once: the batch is settled once.

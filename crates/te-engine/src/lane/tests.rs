@@ -13,7 +13,7 @@ fn peer() -> SegmentName {
 /// FO-06: a path that failed goes last for a while, and one attempt decides whether it is used again.
 #[test]
 fn a_failed_path_is_open_and_one_success_closes_it() {
-    let lane = Lane::new(label(1));
+    let lane = Lane::new(label(1), Arc::default());
     let now = Instant::now();
     let first = lane.ticket(now);
     assert!(!lane.is_troubled());
@@ -38,7 +38,7 @@ fn a_failed_path_is_open_and_one_success_closes_it() {
 /// FO-06: never forbidden for good: a path that is used although it is open is a trial.
 #[test]
 fn an_open_path_that_is_used_all_the_same_closes_with_its_success() {
-    let lane = Lane::new(label(1));
+    let lane = Lane::new(label(1), Arc::default());
     let now = Instant::now();
     lane.failed(lane.ticket(now), FailureKind::Unreachable, true);
     assert!(lane.is_open(now));
@@ -48,7 +48,7 @@ fn an_open_path_that_is_used_all_the_same_closes_with_its_success() {
 
 #[test]
 fn what_the_request_is_to_blame_for_opens_nothing() {
-    let lane = Lane::new(label(1));
+    let lane = Lane::new(label(1), Arc::default());
     let now = Instant::now();
     lane.failed(lane.ticket(now), FailureKind::Rejected, true);
     lane.failed(lane.ticket(now), FailureKind::Cancelled, true);
@@ -59,7 +59,7 @@ fn what_the_request_is_to_blame_for_opens_nothing() {
 
 #[test]
 fn an_open_circuit_says_for_how_long_and_why() {
-    let lane = Lane::new(label(1));
+    let lane = Lane::new(label(1), Arc::default());
     let now = Instant::now();
     lane.failed(lane.ticket(now), FailureKind::Unreachable, true);
     let text = lane.circuit(now).to_string();

@@ -154,6 +154,11 @@ impl Arrivals {
         Arrival::Taken
     }
 
+    /// How many wait to be taken.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
     /// The oldest notification that nobody expected.
     pub(crate) fn take(&mut self) -> Option<Note> {
         self.queue.pop_front()

@@ -1,6 +1,6 @@
-//! An anonymous mapping with guard pages.
+//! A mapping with guard pages, anonymous or of a file.
 
-use std::{io, ptr};
+use std::{io, os::fd::BorrowedFd, ptr};
 
 use rustix::{
     io::Errno,
@@ -11,7 +11,7 @@ use super::page_size;
 use crate::error::MemoryError;
 
 /// From this length on, data is aligned to it, so that huge pages can back it.
-const HUGE: usize = 2 << 20;
+pub(super) const HUGE: usize = 2 << 20;
 
 /// A reservation of address space whose middle is accessible:
 ///
@@ -27,35 +27,60 @@ pub(super) struct Mapping {
 impl Mapping {
     /// Maps `len` zeroed bytes, rounded up to pages, and faults them in.
     pub(super) fn new(len: usize) -> Result<Self, MemoryError> {
-        if len == 0 {
-            return Err(MemoryError::Empty);
-        }
-        let page = page_size();
-        let align = if len >= HUGE { HUGE } else { page };
-        let too_large = MemoryError::TooLarge { len };
-        let Some(rounded) = len.checked_next_multiple_of(page) else { return Err(too_large) };
-        // One `align` for the guard and alignment in front, one page behind.
-        let total = rounded.checked_add(align).and_then(|n| n.checked_add(page));
-        let Some(total) = total.filter(|n| isize::try_from(*n).is_ok()) else { return Err(too_large) };
-
-        let failed = |errno: Errno| MemoryError::Map { len, source: io::Error::from(errno) };
-        // SAFETY: a new private mapping at an address of the system's choice touches nothing that exists.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(ptr::null_mut(), total, ProtFlags::empty(), MapFlags::PRIVATE)
-        }
-        .map_err(failed)?
-        .cast::<u8>();
-        // The first multiple of `align` that leaves a page in front. The base is a multiple of the page size, so this is
-        // at most `align` behind it.
-        let front = (base.addr() + page).next_multiple_of(align) - base.addr();
-        let mapping = Self { base, total, data: base.wrapping_add(front) };
+        let (mapping, rounded) = Self::reserve(len, page_size())?;
         // SAFETY: these pages are inside the mapping just made, of which nobody else knows.
         unsafe {
             rustix::mm::mprotect(mapping.data.cast(), rounded, MprotectFlags::READ | MprotectFlags::WRITE)
         }
-        .map_err(failed)?;
+        .map_err(|errno| MemoryError::Map { len, source: errno.into() })?;
         mapping.populate(rounded).map_err(|source| MemoryError::Populate { len, source })?;
         Ok(mapping)
+    }
+
+    /// Maps the first `len` bytes of a file, rounded up to whole pages of `granule` bytes, shared with whoever else maps
+    /// it, and faults them in. The file is at least that long and never becomes shorter.
+    pub(super) fn of_file(file: BorrowedFd<'_>, len: usize, granule: usize) -> Result<Self, MemoryError> {
+        let (mapping, rounded) = Self::reserve(len, granule)?;
+        // SAFETY: these pages are inside the mapping just made, of which nobody else knows; they are replaced by the
+        // file's.
+        unsafe {
+            rustix::mm::mmap(
+                mapping.data.cast(),
+                rounded,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                file,
+                0,
+            )
+        }
+        .map_err(|errno| MemoryError::Map { len, source: errno.into() })?;
+        mapping.populate(rounded).map_err(|source| MemoryError::Populate { len, source })?;
+        Ok(mapping)
+    }
+
+    /// Reserves addresses for `len` bytes, rounded up to `granule`, which is returned too.
+    fn reserve(len: usize, granule: usize) -> Result<(Self, usize), MemoryError> {
+        if len == 0 {
+            return Err(MemoryError::Empty);
+        }
+        let page = page_size();
+        let align = if len >= HUGE || granule > page { HUGE } else { page };
+        let too_large = MemoryError::TooLarge { len };
+        let Some(rounded) = len.checked_next_multiple_of(granule) else { return Err(too_large) };
+        // One `align` for the guard and alignment in front, one page behind.
+        let total = rounded.checked_add(align).and_then(|n| n.checked_add(page));
+        let Some(total) = total.filter(|n| isize::try_from(*n).is_ok()) else { return Err(too_large) };
+
+        // SAFETY: a new private mapping at an address of the system's choice touches nothing that exists.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), total, ProtFlags::empty(), MapFlags::PRIVATE)
+        }
+        .map_err(|errno| MemoryError::Map { len, source: errno.into() })?
+        .cast::<u8>();
+        // The first multiple of `align` that leaves a page in front. The base is a multiple of the page size, so this is
+        // at most `align` behind it.
+        let front = (base.addr() + page).next_multiple_of(align) - base.addr();
+        Ok((Self { base, total, data: base.wrapping_add(front) }, rounded))
     }
 
     pub(super) fn data(&self) -> *mut u8 {

@@ -64,6 +64,7 @@ mod inbox;
 mod lane;
 mod limits;
 mod local;
+mod locality;
 mod machines;
 mod notify;
 mod peers;

@@ -27,7 +27,10 @@ struct Pair {
 
 impl Pair {
     fn new(framing: &str) -> Self {
-        let build = || block_on(te::builder("127.0.0.1").set("tcp.framing", framing).build()).unwrap();
+        let build = || {
+            block_on(te::builder("127.0.0.1").set("tcp.framing", framing).set("transports", "tcp").build())
+                .unwrap()
+        };
         let (owner, engine) = (build(), build());
         let len = (SLOT * SLOTS) as usize;
         let offered = block_on(owner.allocate(len, Location::Any, Access::REMOTE)).unwrap();

@@ -20,7 +20,9 @@ fn show_prints_what_is_offered() {
     let shown = json(&["show", &served.segment]);
     assert_eq!(shown["engine"], "te");
     assert_eq!(shown["buffers"][0]["length"], 64 << 20);
-    assert_eq!(shown["buffers"][0]["transports"][0], "tcp");
+    let transports = shown["buffers"][0]["transports"].as_array().unwrap();
+    assert!(transports.contains(&"tcp".into()), "{shown}");
+    assert_eq!(transports.contains(&"shm".into()), cfg!(feature = "shm"), "{shown}");
     assert_eq!(shown["tcp"]["framing"], 2);
 }
 
@@ -49,11 +51,14 @@ fn a_notification_is_printed_by_its_receiver() {
 fn explain_names_the_transport_and_the_reason() {
     let served = Served::start(&[]);
     let text = succeeds(&["explain", &served.segment, &served.address, "4KiB"]);
-    assert!(text.lines().any(|line| line.trim_start().starts_with("CHOSEN  tcp")), "{text}");
-    assert_eq!(
-        json(&["explain", &served.segment, &served.address, "4KiB", "--op", "write"])["chosen"],
-        "tcp"
-    );
+    let (chosen, next) = if cfg!(feature = "shm") { ("shm", Some("tcp")) } else { ("tcp", None) };
+    let says = |text: &str, start: &str| text.lines().any(|line| line.trim_start().starts_with(start));
+    assert!(says(&text, &format!("CHOSEN  {chosen}")), "{text}");
+    assert!(next.is_none_or(|next| text.contains(next)), "{text}");
+    let write = ["explain", &served.segment, &served.address, "4KiB", "--op", "write"];
+    assert_eq!(json(&write)["chosen"], chosen);
+    let over_tcp = succeeds(&[&write[..], &["--set", "transports=tcp"]].concat());
+    assert!(says(&over_tcp, "CHOSEN  tcp"), "{over_tcp}");
     let (code, error) = fails(&["explain", &served.segment, "0x10", "4KiB"]);
     assert_eq!(code, 1);
     assert!(error.contains("range outside the segment"), "{error}");
@@ -121,6 +126,7 @@ fn a_token_is_in_no_output() {
 fn features_says_what_is_compiled_in() {
     let compiled = [
         ("tcp", cfg!(feature = "tcp")),
+        ("shm", cfg!(feature = "shm")),
         ("p2p", cfg!(feature = "p2p")),
         ("etcd", cfg!(feature = "etcd")),
         ("redis", cfg!(feature = "redis")),

@@ -176,12 +176,20 @@ impl Drop for ControlPage {
     }
 }
 
-/// Refuses a file that could become shorter than it must be: touching pages behind its end kills the process.
+/// Names the file system of huge pages, whose files can lose pages that cannot be had again.
+const HUGE_PAGES: u64 = 0x9584_58f6;
+
+/// Refuses a file that could become shorter than it must be, or lose pages: touching those kills the process.
 pub(crate) fn check_file(file: BorrowedFd<'_>, least: u64) -> Result<(), String> {
     let seals = rustix::fs::fcntl_get_seals(file)
         .map_err(|error| format!("it is no file in memory whose size can be sealed: {error}"))?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err("its size is not sealed".to_owned());
+    }
+    match rustix::fs::fstatfs(file) {
+        Ok(system) if u64::try_from(system.f_type).ok() != Some(HUGE_PAGES) => {}
+        Ok(_) => return Err("it lies in the pool of huge pages".to_owned()),
+        Err(error) => return Err(format!("its file system is unknown: {error}")),
     }
     let size = rustix::fs::fstat(file).map_err(|error| format!("its size is unknown: {error}"))?.st_size;
     match u64::try_from(size) {

@@ -1,4 +1,5 @@
 //! The transport contract, over mappings and through the kernel.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 mod common;
 

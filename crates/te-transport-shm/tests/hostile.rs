@@ -1,4 +1,5 @@
 //! Peers that break the protocol, lie, or do nothing.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 mod common;
 #[path = "common/node.rs"]
@@ -59,7 +60,7 @@ impl Page {
     fn word(&self, index: usize) -> &AtomicU32 {
         assert!(index < self.count);
         // SAFETY: inside of the mapping, aligned, and an atomic for everybody.
-        unsafe { &*self.words.add(index) }
+        unsafe { &*self.words.wrapping_add(index) }
     }
 
     fn nonce(&self, at: usize) -> [u8; 16] {

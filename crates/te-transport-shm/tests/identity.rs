@@ -1,4 +1,5 @@
 //! Buffers that come and go: nobody reaches bytes that are not meant.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 #[path = "common/node.rs"]
 mod node;
@@ -151,4 +152,17 @@ fn nothing_is_proven_of_a_peer_that_is_not_there() {
     assert!(!near.transport.has_proven(&published));
     assert_eq!(near.transport.assess(&published), te_transport::Assessment::Unusable(reason));
     assert!(near.transport.path(&published).is_err());
+}
+
+/// SEL-08: what is larger than the transport says it takes is refused before a byte moves.
+#[test]
+fn slices_have_a_largest_size() {
+    let (near, far) = (Node::new(), Node::new());
+    let largest = usize::try_from(near.transport.capabilities().max_slice).unwrap();
+    // Address space only: nothing of it is touched.
+    let memory = |len| Memory::from_mmap(memmap2::MmapMut::map_anon(len).unwrap());
+    let local = near.register(memory(largest + 1), Access::LOCAL);
+    let remote = far.register(memory(largest + 1), Access::REMOTE);
+    let (kind, text) = Move::new(Op::Read, &local, &remote).fails(&*near.path_to(&far));
+    assert_eq!(kind, FailureKind::Unsupported, "{text}");
 }

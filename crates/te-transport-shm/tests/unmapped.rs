@@ -1,4 +1,5 @@
 //! What is mapped is unmapped. Alone in its process: it counts mappings.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 #[path = "common/node.rs"]
 mod node;

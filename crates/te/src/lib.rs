@@ -18,7 +18,7 @@ pub use te_engine::{
     PeerState, PeerWatch, ProbeReport, RegisterFailed, RemoteRange, Report, RequestReport, Result, Retry,
     Segment, ShutdownReport, UnregisterFailed, block_on,
 };
-pub use te_memory::Memory;
+pub use te_memory::{Memory, Sharing};
 pub use te_segment::{
     Access, AddressRange, Endpoint, Host, Location, SegmentDescriptor, SegmentName, TransportKind,
 };

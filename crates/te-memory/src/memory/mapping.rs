@@ -11,7 +11,7 @@ use super::page_size;
 use crate::error::MemoryError;
 
 /// From this length on, data is aligned to it, so that huge pages can back it.
-pub(super) const HUGE: usize = 2 << 20;
+const HUGE: usize = 2 << 20;
 
 /// A reservation of address space whose middle is accessible:
 ///
@@ -27,7 +27,7 @@ pub(super) struct Mapping {
 impl Mapping {
     /// Maps `len` zeroed bytes, rounded up to pages, and faults them in.
     pub(super) fn new(len: usize) -> Result<Self, MemoryError> {
-        let (mapping, rounded) = Self::reserve(len, page_size())?;
+        let (mapping, rounded) = Self::reserve(len)?;
         // SAFETY: these pages are inside the mapping just made, of which nobody else knows.
         unsafe {
             rustix::mm::mprotect(mapping.data.cast(), rounded, MprotectFlags::READ | MprotectFlags::WRITE)
@@ -37,10 +37,9 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps the first `len` bytes of a file, rounded up to whole pages of `granule` bytes, shared with whoever else maps
-    /// it, and faults them in. The file is at least that long and never becomes shorter.
-    pub(super) fn of_file(file: BorrowedFd<'_>, len: usize, granule: usize) -> Result<Self, MemoryError> {
-        let (mapping, rounded) = Self::reserve(len, granule)?;
+    /// Maps the first `len` bytes of a file, rounded up to pages, shared with whoever else maps it, and faults them in. The file is at least that long and never becomes shorter.
+    pub(super) fn of_file(file: BorrowedFd<'_>, len: usize) -> Result<Self, MemoryError> {
+        let (mapping, rounded) = Self::reserve(len)?;
         // SAFETY: these pages are inside the mapping just made, of which nobody else knows; they are replaced by the
         // file's.
         unsafe {
@@ -58,15 +57,15 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Reserves addresses for `len` bytes, rounded up to `granule`, which is returned too.
-    fn reserve(len: usize, granule: usize) -> Result<(Self, usize), MemoryError> {
+    /// Reserves addresses for `len` bytes, rounded up to pages; that length is returned too.
+    fn reserve(len: usize) -> Result<(Self, usize), MemoryError> {
         if len == 0 {
             return Err(MemoryError::Empty);
         }
         let page = page_size();
-        let align = if len >= HUGE || granule > page { HUGE } else { page };
+        let align = if len >= HUGE { HUGE } else { page };
         let too_large = MemoryError::TooLarge { len };
-        let Some(rounded) = len.checked_next_multiple_of(granule) else { return Err(too_large) };
+        let Some(rounded) = len.checked_next_multiple_of(page) else { return Err(too_large) };
         // One `align` for the guard and alignment in front, one page behind.
         let total = rounded.checked_add(align).and_then(|n| n.checked_add(page));
         let Some(total) = total.filter(|n| isize::try_from(*n).is_ok()) else { return Err(too_large) };

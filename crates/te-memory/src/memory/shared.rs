@@ -14,10 +14,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{
-    mapping::{HUGE, Mapping},
-    page_size,
-};
+use super::{mapping::Mapping, page_size};
 use crate::error::MemoryError;
 
 /// What other processes may do with shareable memory, for as long as it lives. The kernel enforces it.
@@ -41,35 +38,19 @@ pub struct SharedFile {
 impl SharedFile {
     /// A file of `len` bytes, rounded up to pages, and our own mapping of it.
     ///
-    /// From 2 MiB on it is taken from the pool of huge pages if the administrator has set one aside, else the kernel is
-    /// asked to back it with huge pages as it sees fit.
+    /// From 2 MiB on the kernel is asked to back it with huge pages as it sees fit. The pool of huge pages that an
+    /// administrator can set aside is not used: whoever maps such a file can be killed by one that punches holes in it.
     pub(super) fn create(len: usize, sharing: Sharing) -> Result<(Mapping, Self), MemoryError> {
         if len == 0 {
             return Err(MemoryError::Empty);
         }
-        if len >= HUGE {
-            // Fails where the pool is empty or too small: nothing is lost.
-            if let Ok(made) = Self::create_of(len, sharing, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB, HUGE)
-            {
-                return Ok(made);
-            }
-        }
-        Self::create_of(len, sharing, MemfdFlags::empty(), page_size())
-    }
-
-    fn create_of(
-        len: usize,
-        sharing: Sharing,
-        pages: MemfdFlags,
-        granule: usize,
-    ) -> Result<(Mapping, Self), MemoryError> {
         let failed = |errno: Errno| MemoryError::File { len, source: io::Error::from(errno) };
-        let size = len.checked_next_multiple_of(granule).filter(|size| i64::try_from(*size).is_ok());
+        let size = len.checked_next_multiple_of(page_size()).filter(|size| i64::try_from(*size).is_ok());
         let Some(size) = size else { return Err(MemoryError::TooLarge { len }) };
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("te", flags).map_err(failed)?;
         rustix::fs::ftruncate(&file, size as u64).map_err(failed)?;
-        let mapping = Mapping::of_file(file.as_fd(), len, granule)?;
+        let mapping = Mapping::of_file(file.as_fd(), len)?;
         // After our own mapping, which may write whatever the file says from now on.
         let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         if sharing == Sharing::ReadOnly {

@@ -21,6 +21,7 @@ use crate::counters::Counters;
 use crate::offer::{self, Offer};
 use crate::threads::Threads;
 use peer::Peer;
+pub(crate) use transfer::MAX_SLICE;
 
 /// So many lives are remembered of which nothing could be proven.
 const FAILED_LIMIT: usize = 4096;
@@ -66,17 +67,26 @@ impl Peers {
         Self { common: Arc::new(common), known: Mutex::default(), proofs: Mutex::default() }
     }
 
-    fn peer(&self, offer: Offer) -> Result<Arc<Peer>, String> {
+    /// The peer, counted as used by one more path if `used`.
+    fn peer(&self, offer: Offer, used: bool) -> Result<Arc<Peer>, String> {
         let mut known = self.known.lock();
         if self.common.is_closing() {
             return Err("the transport is shutting down".to_owned());
         }
         known.retain(|_, peer| peer.is_of_use());
-        if let Some(peer) = known.get(&offer) {
-            return Ok(peer.clone());
+        let peer = match known.get(&offer) {
+            Some(peer) => peer.clone(),
+            None => {
+                let peer =
+                    Peer::new(self.common.clone(), offer.clone()).map_err(|error| error.to_string())?;
+                known.insert(offer, peer.clone());
+                peer
+            }
+        };
+        if used {
+            // Under the lock, so that nobody forgets it before.
+            peer.enter();
         }
-        let peer = Peer::new(self.common.clone(), offer.clone()).map_err(|error| error.to_string())?;
-        known.insert(offer, peer.clone());
         Ok(peer)
     }
 
@@ -84,7 +94,7 @@ impl Peers {
     pub(crate) fn prove(&self, peer: &SegmentDescriptor, deadline: Instant) -> Result<(), String> {
         let offer = offer::read(peer)?;
         let life = offer.life;
-        let proof = match self.peer(offer).and_then(|peer| peer.prove(deadline)) {
+        let proof = match self.peer(offer, false).and_then(|peer| peer.prove(deadline)) {
             Ok(proof) => proof,
             Err(reason) => Proof::Failed(reason),
         };
@@ -112,9 +122,7 @@ impl Peers {
         if let Some(Proof::Failed(reason)) = self.proof(offer.life) {
             return Err(reason);
         }
-        let peer = self.peer(offer)?;
-        peer.enter();
-        Ok(ShmPath { peer })
+        Ok(ShmPath { peer: self.peer(offer, true)? })
     }
 
     /// Mappings of buffers of peers that exist now.

@@ -15,6 +15,8 @@ use crate::process::Fault;
 
 /// Bytes copied under one mark: what a withdrawal or a cancellation waits for at most.
 const PIECE: usize = 1 << 20;
+/// Bytes of one slice at most. Whoever watches for silence sees slices end; this one takes far less than a second.
+pub(crate) const MAX_SLICE: u64 = 256 << 20;
 /// A thread that finds all slots taken looks again so often before it pauses.
 const PATIENCE: u32 = 64;
 
@@ -67,6 +69,9 @@ pub(crate) fn run(
     let outside = || stop(FailureKind::Rejected, "the range is not inside the buffer", false);
     if !attached.range.contains_range(&slice.remote) || slice.remote.len() != slice.local.len() {
         return Err(outside());
+    }
+    if slice.local.len() > MAX_SLICE {
+        return Err(stop(FailureKind::Unsupported, "the slice is larger than the transport takes", false));
     }
     if !attached.permits(slice.op) {
         return Err(stop(

@@ -61,9 +61,9 @@ fn allocations(engine: &Engine, op: Op, local: &Buffer, remote: &RemoteRange, re
 
 #[test]
 fn requests_in_the_steady_state_allocate_nothing() {
-    for framing in ["native", "v2"] {
+    for (transport, framing) in [("tcp", "native"), ("tcp", "v2"), ("shm", "auto")] {
         let build = || {
-            let builder = te::builder("127.0.0.1").set("tcp.framing", framing);
+            let builder = te::builder("127.0.0.1").set("transports", transport).set("tcp.framing", framing);
             block_on(builder.build()).unwrap()
         };
         let (owner, engine) = (build(), build());
@@ -74,7 +74,10 @@ fn requests_in_the_steady_state_allocate_nothing() {
         for op in [Op::Write, Op::Read] {
             let of = |requests| allocations(&engine, op, &local, &remote, requests);
             let (one, many) = (of(1), of(256));
-            assert!(many <= one, "{framing} {op}: {one} allocations for one request, {many} for 256");
+            assert!(
+                many <= one,
+                "{transport} {framing} {op}: {one} allocations for one request, {many} for 256"
+            );
         }
         for engine in [engine, owner] {
             assert!(block_on(engine.shutdown(Deadline::after_secs(10))).is_clean());

@@ -26,10 +26,21 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(framing: &str) -> Self {
-        let build = || block_on(te::builder("127.0.0.1").set("tcp.framing", framing).build()).unwrap();
+    /// Two engines that speak only so: `native`, `v2` or `v1` over TCP, or `shm`.
+    fn new(path: &str) -> Self {
+        Self::with(path, (SLOT * SLOTS) as usize)
+    }
+
+    fn with(path: &str, len: usize) -> Self {
+        let build = || {
+            let builder = te::builder("127.0.0.1");
+            let builder = match path {
+                "shm" => builder.set("transports", "shm"),
+                framing => builder.set("transports", "tcp").set("tcp.framing", framing),
+            };
+            block_on(builder.build()).unwrap()
+        };
         let (owner, engine) = (build(), build());
-        let len = (SLOT * SLOTS) as usize;
         let offered = block_on(owner.allocate(len, Location::Any, Access::REMOTE)).unwrap();
         let remote = block_on(engine.open(owner.name().as_str())).unwrap().buffer(0).unwrap();
         Self { owner, offered, engine, remote }
@@ -51,8 +62,8 @@ fn stamp(round: u64, bytes: &mut [u8]) {
 }
 
 /// Writes and reads in turn; at the moment of completion the destination is compared, byte for byte.
-fn every_completion_is_applied(framing: &str, completions: u64) {
-    let pair = Pair::new(framing);
+fn every_completion_is_applied(path: &str, completions: u64) {
+    let pair = Pair::new(path);
     let local =
         block_on(pair.engine.allocate((SLOT * SLOTS) as usize, Location::Any, Access::LOCAL)).unwrap();
     let mut round = 0;
@@ -84,8 +95,18 @@ fn every_completion_is_applied(framing: &str, completions: u64) {
 }
 
 #[test]
-fn completed_requests_are_applied_over_the_default_framing() {
-    every_completion_is_applied("auto", count("TE_COMPLETIONS", 100_000));
+fn completed_requests_are_applied_over_the_native_framing() {
+    every_completion_is_applied("native", count("TE_COMPLETIONS", 100_000));
+}
+
+#[test]
+fn completed_requests_are_applied_over_version_2() {
+    every_completion_is_applied("v2", count("TE_COMPLETIONS", 100_000));
+}
+
+#[test]
+fn completed_requests_are_applied_over_shared_memory() {
+    every_completion_is_applied("shm", count("TE_COMPLETIONS", 100_000));
 }
 
 #[test]
@@ -97,14 +118,23 @@ fn completed_requests_are_applied_over_version_1() {
 /// taken back, painted, looked at again, and unmapped.
 #[test]
 fn requests_that_are_cut_off_never_touch_their_memory_again() {
-    const LEN: usize = 256 << 10;
-    let pair = Pair::new("auto");
+    cut_off("native", 256 << 10, count("TE_CANCELLATIONS", 10_000));
+}
+
+#[test]
+fn copies_that_are_cut_off_never_touch_their_memory_again() {
+    // More than a piece, so that there is something to cut.
+    cut_off("shm", 4 << 20, count("TE_CANCELLATIONS", 10_000) / 10);
+}
+
+fn cut_off(path: &str, len: usize, rounds: u64) {
+    let pair = Pair::with(path, len);
     let mut ends = [0_u64; 3];
-    for round in 0..count("TE_CANCELLATIONS", 10_000) {
+    for round in 0..rounds {
         let write = round.is_multiple_of(2);
-        let memory = te::Memory::allocate(LEN).unwrap();
+        let memory = te::Memory::allocate(len).unwrap();
         let local = block_on(pair.engine.register(memory, Access::LOCAL)).unwrap();
-        let remote = pair.remote.slice(0, LEN as u64).unwrap();
+        let remote = pair.remote.slice(0, len as u64).unwrap();
         let batch = pair.engine.batch();
         let batch =
             if write { batch.write(local.slice(..), &remote) } else { batch.read(&remote, local.slice(..)) };

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use te::{Access, Buffer, Deadline, Engine, Error, ErrorKind, Memory, RemoteRange};
+use te::{Access, Buffer, Deadline, Engine, Error, ErrorKind, Memory, RemoteRange, Sharing};
 use te_engine::block_on;
 use te_testkit::{pattern, verify};
 
@@ -33,21 +33,38 @@ impl Reader {
     }
 }
 
-fn offer(owner: &Engine, mut memory: Memory, seed: u8) -> Buffer {
-    memory.bytes_mut().unwrap().copy_from_slice(&pattern(seed, LEN));
-    block_on(owner.register(memory, Access::REMOTE)).unwrap()
+fn offer(owner: &Engine, memory: Memory, seed: u8) -> Buffer {
+    let offered = block_on(owner.register(memory, Access::REMOTE)).unwrap();
+    offered.write_at(0, &pattern(seed, LEN)).unwrap();
+    offered
 }
 
 /// MR-07, MR-09, MR-10, SEG-06
 #[test]
-fn a_handle_of_a_withdrawn_buffer_touches_nothing_of_the_next_one() {
+fn a_handle_of_a_withdrawn_buffer_touches_nothing_of_the_next_one_over_tcp() {
+    cycle("tcp", Memory::allocate(LEN).unwrap());
+}
+
+/// MR-07, MR-09, MR-10, SEG-01
+#[test]
+fn a_handle_of_a_withdrawn_buffer_touches_nothing_of_the_next_one_in_shared_memory() {
+    cycle("shm", Memory::allocate_shareable(LEN, Sharing::ReadWrite).unwrap());
+}
+
+/// MR-07, MR-09, MR-10, SEG-01
+#[test]
+fn a_handle_of_a_withdrawn_buffer_touches_nothing_of_the_next_one_in_private_memory() {
+    cycle("shm", Memory::allocate(LEN).unwrap());
+}
+
+fn cycle(transport: &str, memory: Memory) {
     let cycles = std::env::var("TE_RESTART_CYCLES").map_or(20, |text| text.parse().unwrap());
-    let build = || block_on(te::builder("127.0.0.1").build()).unwrap();
+    let build = || block_on(te::builder("127.0.0.1").set("transports", transport).build()).unwrap();
     let (owner, engine) = (build(), build());
     let local = block_on(engine.register(vec![0_u8; LEN], Access::LOCAL)).unwrap();
     let stray = block_on(engine.register(pattern(STRAY, LEN), Access::LOCAL)).unwrap();
     let reader = Reader { engine, local, stray };
-    let mut offered = offer(&owner, Memory::allocate(LEN).unwrap(), 0);
+    let mut offered = offer(&owner, memory, 0);
     let address = offered.address();
     for round in 0..cycles {
         let segment = block_on(reader.engine.open(owner.name().as_str())).unwrap();

@@ -226,7 +226,8 @@ fn beside_reference(
 
 fn local(te: &Path, framing: &str, arguments: &[(&str, String)]) -> Result<Value> {
     let mut command = Cmd::new(te)
-        .args(["bench", "local", "--json", "--set", &format!("tcp.framing={framing}")])
+        .args(["bench", "local", "--json", "--set", "transports=tcp"])
+        .args(["--set", &format!("tcp.framing={framing}")])
         .deadline(Duration::from_secs(300));
     for (name, value) in arguments {
         command = command.arg(name);

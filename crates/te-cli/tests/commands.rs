@@ -20,7 +20,9 @@ fn show_prints_what_is_offered() {
     let shown = json(&["show", &served.segment]);
     assert_eq!(shown["engine"], "te");
     assert_eq!(shown["buffers"][0]["length"], 64 << 20);
-    assert_eq!(shown["buffers"][0]["transports"][0], "tcp");
+    let transports = shown["buffers"][0]["transports"].as_array().unwrap();
+    assert!(transports.contains(&"tcp".into()), "{shown}");
+    assert_eq!(transports.contains(&"shm".into()), cfg!(feature = "shm"), "{shown}");
     assert_eq!(shown["tcp"]["framing"], 2);
     // How it stands: its life, and the paths to it.
     assert!(text.contains("\npeer         alive for "), "{text}");
@@ -30,10 +32,9 @@ fn show_prints_what_is_offered() {
         (&"alive".into(), &"its control port answered".into())
     );
     assert!(shown["peer"]["for_ms"].is_u64());
-    assert_eq!(
-        (&shown["paths"][0]["transport"], &shown["paths"][0]["circuit"]),
-        (&"tcp".into(), &"closed".into())
-    );
+    let paths = shown["paths"].as_array().unwrap();
+    let tcp = paths.iter().find(|path| path["transport"] == "tcp").unwrap();
+    assert_eq!(tcp["circuit"], "closed");
 }
 
 #[cfg(all(feature = "tcp", feature = "p2p"))]
@@ -61,13 +62,19 @@ fn a_notification_is_printed_by_its_receiver() {
 fn explain_names_the_transport_and_the_reason() {
     let served = Served::start(&[]);
     let text = succeeds(&["explain", &served.segment, &served.address, "4KiB"]);
-    assert!(text.lines().any(|line| line.trim_start().starts_with("CHOSEN  tcp")), "{text}");
     assert!(text.starts_with("peer alive for "), "{text}");
+    let (chosen, next) = if cfg!(feature = "shm") { ("shm", Some("tcp")) } else { ("tcp", None) };
+    let says = |text: &str, start: &str| text.lines().any(|line| line.trim_start().starts_with(start));
+    assert!(says(&text, &format!("CHOSEN  {chosen}")), "{text}");
+    assert!(next.is_none_or(|next| text.contains(next)), "{text}");
     assert!(text.lines().any(|line| line.contains("tcp        closed   ")), "{text}");
-    let explained = json(&["explain", &served.segment, &served.address, "4KiB", "--op", "write"]);
-    assert_eq!(explained["chosen"], "tcp");
+    let write = ["explain", &served.segment, &served.address, "4KiB", "--op", "write"];
+    let explained = json(&write);
+    assert_eq!(explained["chosen"], chosen);
     assert_eq!(explained["peer"]["life"], "alive");
     assert_eq!(explained["candidates"][0]["path"]["circuit"], "closed");
+    let over_tcp = succeeds(&[&write[..], &["--set", "transports=tcp"]].concat());
+    assert!(says(&over_tcp, "CHOSEN  tcp"), "{over_tcp}");
     let (code, error) = fails(&["explain", &served.segment, "0x10", "4KiB"]);
     assert_eq!(code, 1);
     assert!(error.contains("range outside the segment"), "{error}");
@@ -135,6 +142,7 @@ fn a_token_is_in_no_output() {
 fn features_says_what_is_compiled_in() {
     let compiled = [
         ("tcp", cfg!(feature = "tcp")),
+        ("shm", cfg!(feature = "shm")),
         ("p2p", cfg!(feature = "p2p")),
         ("etcd", cfg!(feature = "etcd")),
         ("redis", cfg!(feature = "redis")),

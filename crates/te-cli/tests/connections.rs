@@ -41,7 +41,7 @@ fn read(engine: &Engine, segment: &Segment, into: &Buffer, times: usize) {
 /// TCP-03: traffic does not add connections, and those to a peer that was killed are closed although nobody uses them.
 #[test]
 fn connections_stay_few_and_follow_the_lives_of_the_peer() {
-    let engine = block_on(te::builder("127.0.0.1").build()).unwrap();
+    let engine = block_on(te::builder("127.0.0.1").set("transports", "tcp").build()).unwrap();
     let local = block_on(engine.register(vec![0_u8; LEN as usize], Access::LOCAL)).unwrap();
     let mut peer = Served::start(&["--size", "1MiB"]);
     // Handles of earlier lives keep their paths, not their connections.

@@ -174,7 +174,7 @@ struct Rig {
 
 impl Rig {
     fn new(address: &str) -> Self {
-        let engine = block_on(te::builder(address).build()).unwrap();
+        let engine = block_on(te::builder(address).set("transports", "tcp").build()).unwrap();
         let local = block_on(engine.register(pattern(OURS, LEN as usize), Access::LOCAL)).unwrap();
         Self { engine, local }
     }

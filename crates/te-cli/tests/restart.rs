@@ -41,8 +41,8 @@ struct Initiator {
 }
 
 impl Initiator {
-    fn new() -> Self {
-        let engine = block_on(te::builder("127.0.0.1").build()).unwrap();
+    fn new(transport: &str) -> Self {
+        let engine = block_on(te::builder("127.0.0.1").set("transports", transport).build()).unwrap();
         let local = block_on(engine.register(vec![0_u8; LEN as usize], Access::LOCAL)).unwrap();
         let stray = block_on(engine.register(pattern(STRAY, LEN as usize), Access::LOCAL)).unwrap();
         Self { engine, local, stray }
@@ -102,7 +102,18 @@ fn becomes_stale(initiator: &Initiator, old: &RemoteRange) {
 /// META-01, META-02, SEG-05, FO-01
 #[test]
 fn no_byte_of_one_life_is_taken_for_another() {
-    let initiator = Initiator::new();
+    lives_are_told_apart("tcp");
+}
+
+/// SEG-01
+#[cfg(feature = "shm")]
+#[test]
+fn no_shared_byte_of_one_life_is_taken_for_another() {
+    lives_are_told_apart("shm");
+}
+
+fn lives_are_told_apart(transport: &str) {
+    let initiator = Initiator::new(transport);
     let mut peer = serve("127.0.0.1", 0);
     let (name, address) = (peer.segment.clone(), peer.address.clone());
     let (whole, mut slowest) = (AtomicU64::new(0), Duration::ZERO);

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use common::{Served, fails, json, succeeds};
 use serde_json::Value;
 
+/// The transport between processes of one host.
+const LOCAL: &str = if cfg!(feature = "shm") { "shm" } else { "tcp" };
+
 #[test]
 fn check_writes_and_reads_a_pattern_and_the_target_has_it() {
     let mut served = Served::start(&["--size", "1MiB"]);
@@ -23,7 +26,7 @@ fn check_writes_and_reads_a_pattern_and_the_target_has_it() {
     assert_eq!(served.ask("check 0 1MiB 9")["ok"], true);
     assert_eq!(served.ask("check 0 1MiB 10")["ok"], false);
     assert_eq!(served.ask("fill 11")["ok"], true);
-    assert!(succeeds(&check("read", "11")).contains("1 MiB in 16 requests over tcp "));
+    assert!(succeeds(&check("read", "11")).contains(&format!("1 MiB in 16 requests over {LOCAL} ")));
     let (code, error) = fails(&check("read", "12"));
     assert_eq!(code, 1);
     assert_eq!(error, "te: byte 0 is 0x0b instead of 0x0c\n");
@@ -34,7 +37,7 @@ fn framing_v1_is_a_setting_away() {
     let mut served = Served::start(&["--size", "64KiB"]);
     let arguments =
         ["check", "--peer", &served.segment, "--addr", &served.address, "--size", "64KiB", "--seed", "3"];
-    let answer = json(&[&arguments[..], &["--set", "tcp.framing=v1"]].concat());
+    let answer = json(&[&arguments[..], &["--set", "tcp.framing=v1", "--set", "transports=tcp"]].concat());
     assert!(answer["path"].as_str().unwrap().ends_with("v1"), "{answer}");
     assert_eq!(served.ask("check 0 64KiB 3")["ok"], true);
 }
@@ -96,7 +99,7 @@ fn the_demo_verifies_every_byte_in_both_directions() {
     assert_eq!(kinds, expected.collect::<Vec<_>>());
     for row in rows {
         assert_eq!(row["verified"], true, "{row}");
-        assert!(row["path"].as_str().unwrap().starts_with("tcp "), "{row}");
+        assert!(row["path"].as_str().unwrap().starts_with(LOCAL), "{row}");
         assert!(row["p50_us"].as_u64() <= row["p99_us"].as_u64(), "{row}");
     }
 }

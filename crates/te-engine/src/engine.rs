@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use te_memory::Memory;
+use te_memory::{Memory, MemoryError, Sharing};
 use te_segment::{Access, Incarnation, Location, SegmentDescriptor, SegmentName, TransportKind};
 
 use crate::batch::BatchBuilder;
@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::inbox::{Expectation, Notification};
 use crate::local::LocalSegment;
+use crate::locality;
 use crate::machines::delivery::Tidings;
 use crate::machines::liveness::Life as PeerLife;
 use crate::metrics::EngineMetrics;
@@ -80,7 +81,8 @@ impl Engine {
         self.core().transports().iter().map(|transport| transport.kind()).collect()
     }
 
-    /// Allocates memory, faults it in and registers it. `len` in bytes.
+    /// Allocates memory, faults it in and registers it. `len` in bytes. What peers may read lies where other processes of
+    /// this host can map it, if a transport of this engine can make use of that.
     ///
     /// # Errors
     ///
@@ -88,11 +90,13 @@ impl Engine {
     pub async fn allocate(&self, len: usize, location: Location, access: Access) -> Result<Buffer> {
         let operation = format!("allocate {}", crate::size::bytes(len as u64));
         let named = operation.clone();
+        let sharing = locality::shares(self.core(), access)
+            .then(|| if access.allows_write() { Sharing::ReadWrite } else { Sharing::ReadOnly });
         let memory = self
             .core()
             .runtime()
             .run_blocking(&operation, move || {
-                Memory::allocate(len).map_err(|error| {
+                allocate(len, sharing).map_err(|error| {
                     Error::new(ErrorKind::BadMemory, named, error.to_string()).with_source(error)
                 })
             })
@@ -201,7 +205,9 @@ impl Engine {
                 let owner = core.peers().meet(&cached);
                 // A peer that cannot be told now is told later; its own checks are the guarantee until then.
                 let until = Core::within(deadline, core.limits().announce);
-                if let Err(error) = core.peers().join(&core, &owner, until).await {
+                let proven = locality::prove(&core, cached.snapshot().descriptor.clone());
+                let (joined, ()) = tokio::join!(core.peers().join(&core, &owner, until), proven);
+                if let Err(error) = joined {
                     tracing::debug!(target: "te::engine", %error, "the owner of a segment does not know of us yet");
                 }
                 Ok(Segment::new(core, cached, owner))
@@ -333,6 +339,14 @@ impl Engine {
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("name", self.name()).field("incarnation", &self.incarnation()).finish()
+    }
+}
+
+/// Memory that others can map, as far as `sharing` says and this host allows; else private memory.
+fn allocate(len: usize, sharing: Option<Sharing>) -> std::result::Result<Memory, MemoryError> {
+    match sharing.map(|sharing| Memory::allocate_shareable(len, sharing)) {
+        None | Some(Err(MemoryError::File { .. })) => Memory::allocate(len),
+        Some(allocated) => allocated,
     }
 }
 

@@ -67,6 +67,7 @@ mod inbox;
 mod lane;
 mod limits;
 mod local;
+mod locality;
 mod machines;
 mod metrics;
 mod notify;

@@ -61,9 +61,10 @@ impl Routes {
 
     /// How an attempt on the path with this number is looked after.
     pub(crate) fn care(&self, index: usize, op: Op, late_duplicates: bool) -> Care {
-        let fenced = self.fencing.get(index) == Some(&Fencing::Target);
-        let guarded = op == Op::Write && fenced;
-        let leaves = index < self.others.len() && (op == Op::Read || fenced || late_duplicates);
+        let fencing = self.fencing.get(index);
+        let guarded = op == Op::Write && fencing == Some(&Fencing::Target);
+        let stops = matches!(fencing, Some(Fencing::Target | Fencing::Immediate));
+        let leaves = index < self.others.len() && (op == Op::Read || stops || late_duplicates);
         Care { leaves, guarded }
     }
 
@@ -214,12 +215,9 @@ impl Prepared {
         registered: TransportSet,
         policy: &Policy,
     ) -> std::result::Result<Plan, NoPath> {
-        let mut offered: Vec<TransportKind> = self
-            .descriptor
-            .buffers()
-            .get(buffer)
-            .map(|b| b.via().keys().cloned().collect())
-            .unwrap_or_default();
+        let described = self.descriptor.buffers().get(buffer);
+        let mut offered: Vec<TransportKind> =
+            described.map(|buffer| buffer.via().keys().cloned().collect()).unwrap_or_default();
         // A reference engine with a data port serves TCP whatever its `protocol` says (wire spec).
         if self.descriptor.tcp().is_some()
             && matches!(self.descriptor.identity(), Identity::Reference)
@@ -231,7 +229,10 @@ impl Prepared {
             .iter()
             .enumerate()
             .map(|(index, transport)| {
-                let assessment = transport.assess(&self.descriptor);
+                let assessment = match described {
+                    Some(buffer) => transport.assess_buffer(&self.descriptor, buffer),
+                    None => transport.assess(&self.descriptor),
+                };
                 Installed::new(
                     transport.kind(),
                     transport.capabilities(),
@@ -240,6 +241,8 @@ impl Prepared {
                 )
             })
             .collect();
-        plan(&Request { op, local, policy }, Locality::Network, &installed, &offered)
+        let is_proven = transports.iter().any(|transport| transport.has_proven(&self.descriptor));
+        let locality = if is_proven { Locality::SameHost } else { Locality::Network };
+        plan(&Request { op, local, policy }, locality, &installed, &offered)
     }
 }

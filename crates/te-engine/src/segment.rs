@@ -14,6 +14,7 @@ use te_transport::{FailureKind, Op};
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result, Retry};
 use crate::lane::PathCircuit;
+use crate::locality;
 use crate::peers::{Acquaintance, BufferWithdrawn, PeerState, Uses, Verdict};
 use crate::prepared::Prepared;
 
@@ -67,18 +68,16 @@ impl Segment {
     /// What it said; the old descriptor stays in use.
     pub async fn sync(&self) -> Result<()> {
         let operation = format!("refresh segment {}", self.name());
-        let (cached, deadline) = (self.shared.cached.clone(), self.shared.core.control_deadline());
-        let named = operation.clone();
+        let (cached, core) = (self.shared.cached.clone(), self.shared.core.clone());
+        let (deadline, named) = (core.control_deadline(), operation.clone());
         self.shared
             .core
             .runtime()
             .run(&operation, async move {
-                let peer = cached.name().clone();
-                cached
-                    .sync(deadline)
-                    .await
-                    .map(drop)
-                    .map_err(|error| Error::from_directory(named, Some(peer.as_str()), error))
+                let synced = cached.sync(deadline).await;
+                synced.map_err(|error| Error::from_directory(named, Some(cached.name().as_str()), error))?;
+                locality::prove(&core, cached.snapshot().descriptor.clone()).await;
+                Ok(())
             })
             .await
     }

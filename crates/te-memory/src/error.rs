@@ -27,6 +27,14 @@ pub enum MemoryError {
         /// What the system said.
         source: io::Error,
     },
+    /// The system refused the file of shareable memory, its size or its seals.
+    #[error("cannot make a file of {len} bytes: {source}")]
+    File {
+        /// Length asked for, in bytes.
+        len: usize,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The mapping exists, but the system could not back it with pages.
     #[error("cannot fault in {len} bytes: {source}")]
     Populate {

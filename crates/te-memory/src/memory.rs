@@ -3,6 +3,7 @@
 mod mapping;
 mod prefault;
 mod probe;
+mod shared;
 
 use std::{
     fmt,
@@ -17,6 +18,7 @@ use te_segment::{AddressRange, RangeError};
 use crate::error::MemoryError;
 use mapping::Mapping;
 pub(crate) use probe::page_size;
+pub use shared::{SharedFile, Sharing};
 
 /// Owned memory that lives until it is dropped, not registered anywhere.
 ///
@@ -45,6 +47,11 @@ enum Owner {
     Static,
     #[expect(dead_code, reason = "kept only to be dropped")]
     Anonymous(Mapping),
+    Shareable {
+        #[expect(dead_code, reason = "kept only to be dropped")]
+        mapping: Mapping,
+        file: SharedFile,
+    },
     Mmap(MmapMut),
     Shared(Arc<[AtomicU8]>),
     #[expect(dead_code, reason = "kept only to be dropped")]
@@ -86,6 +93,13 @@ impl Memory {
     pub fn allocate(len: usize) -> Result<Self, MemoryError> {
         let mapping = Mapping::new(len)?;
         Ok(Self::new(mapping.data(), len, Owner::Anonymous(mapping)))
+    }
+
+    /// Allocates `len` zeroed bytes as [`Memory::allocate`] does, in a file without a name that other processes can map, as
+    /// far as `sharing` says. The file can be passed on by [`Region::shared_file`](crate::Region::shared_file) alone.
+    pub fn allocate_shareable(len: usize, sharing: Sharing) -> Result<Self, MemoryError> {
+        let (mapping, file) = SharedFile::create(len, sharing)?;
+        Ok(Self::new(mapping.data(), len, Owner::Shareable { mapping, file }))
     }
 
     /// The bytes of a vector. Its spare capacity is kept, but is not part of the memory.
@@ -161,7 +175,8 @@ impl Memory {
         AddressRange::new(self.address(), self.len as u64)
     }
 
-    /// The bytes, unless somebody else may access them too (shared and raw memory).
+    /// The bytes, unless somebody else may write them too (shared and raw memory, and shareable memory that a process with
+    /// the right to write has been given).
     pub fn bytes(&self) -> Option<&[u8]> {
         if !self.is_exclusive() {
             return None;
@@ -171,7 +186,7 @@ impl Memory {
         Some(unsafe { std::slice::from_raw_parts(self.ptr, self.len) })
     }
 
-    /// The bytes to write, unless somebody else may access them too (shared and raw memory).
+    /// The bytes to write, unless somebody else may write them too, as for [`Memory::bytes`].
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if !self.is_exclusive() {
             return None;
@@ -181,7 +196,19 @@ impl Memory {
     }
 
     fn is_exclusive(&self) -> bool {
-        !matches!(*self.owner, Owner::Shared(_) | Owner::Raw(_))
+        match &*self.owner {
+            Owner::Shared(_) | Owner::Raw(_) => false,
+            Owner::Shareable { file, .. } => !file.is_written_by_others(),
+            _ => true,
+        }
+    }
+
+    /// The file it lies in, if it is shareable.
+    pub(crate) fn shared_file(&self) -> Option<&SharedFile> {
+        match &*self.owner {
+            Owner::Shareable { file, .. } => Some(file),
+            _ => None,
+        }
     }
 
     pub(crate) fn base(&self) -> Base {
@@ -262,7 +289,12 @@ impl Drop for Memory {
                 // SAFETY: this is the pointer that `from_boxed` got from a box of this length, given back once.
                 drop(unsafe { Box::from_raw(slice(self.ptr, self.len)) });
             }
-            Owner::Static | Owner::Anonymous(_) | Owner::Mmap(_) | Owner::Shared(_) | Owner::Raw(_) => {}
+            Owner::Static
+            | Owner::Anonymous(_)
+            | Owner::Shareable { .. }
+            | Owner::Mmap(_)
+            | Owner::Shared(_)
+            | Owner::Raw(_) => {}
         }
     }
 }
@@ -298,6 +330,7 @@ impl fmt::Debug for Memory {
             Owner::Boxed => "boxed",
             Owner::Static => "static",
             Owner::Anonymous(_) => "allocated",
+            Owner::Shareable { .. } => "shareable",
             Owner::Mmap(_) => "mmap",
             Owner::Shared(_) => "shared",
             Owner::Raw(_) => "raw",

@@ -13,7 +13,7 @@ use crate::{
     error::{Refusal, ReleaseError, StillHeld},
     gate::{Gate, NotReleasable, Phase},
     hold::{Hold, HoldKind},
-    memory::{Base, Memory},
+    memory::{Base, Memory, SharedFile},
     table::TableShared,
 };
 
@@ -115,6 +115,11 @@ impl Region {
     /// Its number, unique in the life of the table: a range that is registered again gets a new one.
     pub fn generation(&self) -> Generation {
         self.shared.generation
+    }
+
+    /// The file its memory lies in, if other processes can map it: none after release.
+    pub fn shared_file(&self) -> Option<SharedFile> {
+        self.shared.memory.lock().as_ref().and_then(Memory::shared_file).cloned()
     }
 
     /// Where it is in its life.

@@ -135,7 +135,11 @@ fn judge(
             return Err("the peer is not an engine of this process".to_owned());
         }
         (Reach::Host, Locality::Network) => {
-            return Err("the peer has not proven that it runs on this host".to_owned());
+            let why = match &transport.assessment {
+                Assessment::Unusable(reason) => format!(": {reason}"),
+                _ => String::new(),
+            };
+            return Err(format!("the peer has not proven that it runs on this host{why}"));
         }
         _ => {}
     }

@@ -182,3 +182,30 @@ fn deferred_transports_come_last_and_say_why() {
     let all = plan.clone().deferring(|_| Some("it failed".to_owned()));
     assert_eq!(all.order().collect::<Vec<_>>(), plan.order().collect::<Vec<_>>());
 }
+
+/// SEL-05: a transport of one host says why nothing is proven, if it knows.
+#[test]
+fn unproven_locality_is_explained() {
+    let (host, network) = (capabilities(Reach::Host), capabilities(Reach::Network));
+    let kinds = [TransportKind::SHM, TransportKind::TCP];
+    let policy = Policy::default();
+    for (assessment, expected) in [
+        (Assessment::Usable("offered".into()), "the peer has not proven that it runs on this host"),
+        (
+            Assessment::Unusable("nobody listens".into()),
+            "the peer has not proven that it runs on this host: nobody listens",
+        ),
+    ] {
+        let installed = [
+            Installed::new(TransportKind::SHM, &host, assessment, true),
+            usable(TransportKind::TCP, &network),
+        ];
+        let request = request(&policy, &Location::Any);
+        let unproven = plan(&request, Locality::Network, &installed, &kinds).unwrap();
+        assert_eq!(unproven.chosen(), &TransportKind::TCP);
+        assert_eq!(unproven.candidates()[1].reason, expected);
+    }
+    let installed = [usable(TransportKind::TCP, &network), usable(TransportKind::SHM, &host)];
+    let proven = plan(&request(&policy, &Location::Any), Locality::SameHost, &installed, &kinds).unwrap();
+    assert_eq!(proven.order().collect::<Vec<_>>(), kinds.iter().collect::<Vec<_>>());
+}

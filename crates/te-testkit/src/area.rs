@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use te_memory::{Hold, Memory, Region, RegionTable, Reservation};
+use te_memory::{Hold, Memory, Region, RegionTable, Reservation, Sharing};
 use te_segment::{Access, AddressRange, Location};
 
 use crate::pattern;
@@ -43,6 +43,21 @@ impl AreaDraft {
     pub fn new(table: &RegionTable, len: usize, access: Access) -> Result<Self, Violation> {
         let mut drafts = Self::adjacent(table, &[(len, access)])?;
         drafts.pop().ok_or_else(|| Violation::new("no range was asked for"))
+    }
+
+    /// Reserves `len` zeroed bytes that other processes can map, to read only unless `access` permits to write. The pages
+    /// around them are not accessible: what is written there kills the test.
+    ///
+    /// # Errors
+    ///
+    /// What the table says, or the system, if it has no such memory.
+    pub fn shareable(table: &RegionTable, len: usize, access: Access) -> Result<Self, Violation> {
+        let sharing = if access.allows_write() { Sharing::ReadWrite } else { Sharing::ReadOnly };
+        let memory = Memory::allocate_shareable(len, sharing)?;
+        let reserved = table.reserve(memory, access, Location::cpu(0));
+        let reservation = reserved.map_err(|rejected| Violation::new(rejected.error.to_string()))?;
+        let around = || canary(vec![0; CANARY].leak());
+        Ok(Self { reservation, before: around()?, after: around()? })
     }
 
     /// Reserves several ranges of which each begins where the one before ends; the canaries of neighbours lie

@@ -18,6 +18,9 @@ pub enum Reach {
 pub enum Fencing {
     /// The local side can stop an attempt; what is on the wire or in the peer may still be applied.
     LocalOnly,
+    /// The local side does all of it: an attempt that has ended here has no effect anywhere any more. Such a path never
+    /// reports [`MayStillApply`](crate::RemoteEffect::MayStillApply).
+    Immediate,
     /// The target refuses older attempts and acknowledges that it does.
     Target,
 }

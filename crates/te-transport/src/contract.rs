@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use te_memory::Region;
-use te_segment::{DescriptorBuilder, Incarnation, SegmentDescriptor, TransportKind, Via};
+use te_segment::{BufferDescriptor, DescriptorBuilder, Incarnation, SegmentDescriptor, TransportKind, Via};
 use thiserror::Error;
 
 use crate::capability::{Capabilities, Fencing};
@@ -132,8 +132,32 @@ pub trait Transport: Send + Sync {
     /// When something could not be given up yet; the call may be repeated.
     fn unregister(&self, region: &Region) -> Result<(), TransportError>;
 
-    /// Whether the peer can be reached, judged from its descriptor alone: no I/O.
+    /// Whether the peer can be reached, judged from its descriptor and from what [`prove`](Self::prove) found: no I/O.
     fn assess(&self, peer: &SegmentDescriptor) -> Assessment;
+
+    /// As [`assess`](Self::assess), for one buffer of the peer. Transports that reach all buffers alike need not say more.
+    fn assess_buffer(&self, peer: &SegmentDescriptor, buffer: &BufferDescriptor) -> Assessment {
+        let _ = buffer;
+        self.assess(peer)
+    }
+
+    /// Tries to prove by an exchange that the peer runs on this host, if this transport can. Blocks until there is an
+    /// answer, at most until the deadline. A peer of which nothing was proven is not reached by a transport of
+    /// [`Reach::Host`](crate::Reach::Host).
+    ///
+    /// # Errors
+    ///
+    /// Why it is not proven, in one lower-case line.
+    fn prove(&self, peer: &Arc<SegmentDescriptor>, deadline: Instant) -> Result<(), String> {
+        let _ = (peer, deadline);
+        Err("this transport proves no locality".to_owned())
+    }
+
+    /// Whether [`prove`](Self::prove) has succeeded for this life of the peer: no I/O.
+    fn has_proven(&self, peer: &SegmentDescriptor) -> bool {
+        let _ = peer;
+        false
+    }
 
     /// Opens a path to the peer as described by this snapshot. No I/O; connections are made when needed. The
     /// path is pinned to the snapshot: a changed descriptor needs a new path.

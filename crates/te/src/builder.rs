@@ -360,8 +360,24 @@ fn install(word: &TransportKind, settings: &Settings) -> Option<Box<dyn Install>
     if *word == TransportKind::TCP {
         return Some(Box::new(te_transport_tcp::Tcp::new(tcp_config(settings))));
     }
+    #[cfg(feature = "shm")]
+    if *word == TransportKind::SHM {
+        return Some(Box::new(te_transport_shm::Shm::new(shm_config(settings))));
+    }
     let _ = (word, settings);
     None
+}
+
+#[cfg(feature = "shm")]
+fn shm_config(settings: &Settings) -> te_transport_shm::ShmConfig {
+    let mut config = te_transport_shm::ShmConfig::default();
+    config.threads = size(settings.shm_threads.get().0);
+    config.connect_timeout = *settings.shm_connect_timeout.get();
+    config.silent_timeout = *settings.shm_silent_timeout.get();
+    config.max_connections = size(settings.shm_max_connections.get().0);
+    config.max_buffers = u32::try_from(settings.shm_max_buffers.get().0).unwrap_or(u32::MAX);
+    config.withdraw_timeout = *settings.shm_withdraw_timeout.get();
+    config
 }
 
 #[cfg(feature = "tcp")]

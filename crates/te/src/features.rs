@@ -118,7 +118,12 @@ const TABLE: &[Feature] = &[
         schemes: &[],
         presence: Presence::Here { compiled: cfg!(feature = "tcp"), probe: can_listen },
     },
-    later("shm", FeatureKind::Transport, &[]),
+    Feature {
+        name: "shm",
+        kind: FeatureKind::Transport,
+        schemes: &[],
+        presence: Presence::Here { compiled: cfg!(feature = "shm"), probe: can_share },
+    },
     later("rdma", FeatureKind::Transport, &[]),
     later("nvlink", FeatureKind::Transport, &[]),
     later("hip", FeatureKind::Transport, &[]),
@@ -189,6 +194,12 @@ fn own_tls() -> Result<String, String> {
     Ok("to metadata stores, by rustls with ring".to_owned())
 }
 
+/// Whether memory can be allocated that others can map.
+fn can_share() -> Result<String, String> {
+    let memory = te_memory::Memory::allocate_shareable(1, te_memory::Sharing::ReadWrite);
+    memory.map(|_| "files in memory, with sealed size".to_owned()).map_err(|error| error.to_string())
+}
+
 fn can_listen() -> Result<String, String> {
     let four = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let six = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
@@ -210,6 +221,7 @@ mod tests {
         let compiled: Vec<_> = all().filter(|feature| feature.is_compiled()).map(Feature::name).collect();
         let expected: Vec<_> = [
             ("tcp", cfg!(feature = "tcp")),
+            ("shm", cfg!(feature = "shm")),
             ("p2p", cfg!(feature = "p2p")),
             ("etcd", cfg!(feature = "etcd")),
             ("redis", cfg!(feature = "redis")),

@@ -19,7 +19,7 @@ pub use te_engine::{
     RemoteRange, Report, RequestReport, Result, Retry, Segment, ShutdownReport, TransportMetrics,
     UnregisterFailed, block_on,
 };
-pub use te_memory::Memory;
+pub use te_memory::{Memory, Sharing};
 pub use te_segment::{
     Access, AddressRange, Endpoint, Host, Location, SegmentDescriptor, SegmentName, TransportKind,
 };

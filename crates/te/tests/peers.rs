@@ -29,7 +29,8 @@ fn there_and_back(host: &str) -> Result<()> {
     other.batch().write(source.slice(..), &remote).run()?;
     let report = other.batch().read(&remote, sink.slice(..)).run()?;
     assert_eq!(report.bytes(), 1 << 20);
-    assert!(report.path().starts_with("tcp "), "{report}");
+    let transport = if cfg!(feature = "shm") { "shm " } else { "tcp " };
+    assert!(report.path().starts_with(transport), "{report}");
     let bytes = other.unregister(sink, Deadline::after_secs(5)).unwrap();
     assert_eq!(bytes.len(), 1 << 20);
     let mut bytes = bytes;

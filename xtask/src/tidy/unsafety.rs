@@ -8,7 +8,7 @@ use crate::Result;
 use crate::workspace::Package;
 
 /// The crates that touch memory others write to, and system calls on it.
-const MAY_BE_UNSAFE: [&str; 2] = ["te-memory", "te-transport-tcp"];
+const MAY_BE_UNSAFE: [&str; 3] = ["te-memory", "te-transport-shm", "te-transport-tcp"];
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
 

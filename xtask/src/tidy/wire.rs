@@ -12,10 +12,12 @@ use crate::Result;
 const PAGES: &str = "docs/wire";
 
 /// Sources of the wire format: a file, or the folder of the same name without `.rs`, or both.
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 7] = [
     "crates/te-segment/src/wire",
     "crates/te-rpc/src/frame",
     "crates/te-rpc/src/message",
+    "crates/te-transport-shm/src/frame",
+    "crates/te-transport-shm/src/page",
     "crates/te-transport-tcp/src/frame",
     "crates/te-transport-tcp/src/native",
 ];

@@ -15,7 +15,7 @@
 //!
 //! * One attempt at a time. The next begins only after the transport has reported the end of the last one, which it
 //!   does when nothing local can touch the buffers any more: that is the local fence.
-//! * A READ needs nothing else. A WRITE that may still apply moves only when the target has acknowledged a fence for
+//! * A READ needs nothing else, nor does a WRITE on a path that does all of it locally. A WRITE that may still apply moves only when the target has acknowledged a fence for
 //!   (request, attempt), or where the caller allows late duplicates.
 //! * A silent attempt that may not move, or has nowhere to go, is left alone until the deadline: slow is not dead.
 //! * A WRITE whose target can fence is stopped a little before the deadline, so that the acknowledgement still comes in
@@ -378,8 +378,8 @@ impl Attempts {
 
     /// Whether a silent attempt on this path can be given up for another one.
     fn may_leave(&self, path: usize) -> bool {
-        let fenced = self.op == Op::Read || self.can_fence(path) || self.policy.allow_late_duplicate;
-        self.has_next() && fenced
+        let stops = matches!(self.paths.get(path), Some(Fencing::Target | Fencing::Immediate));
+        self.has_next() && (self.op == Op::Read || stops || self.policy.allow_late_duplicate)
     }
 
     /// When an attempt on this path is stopped for the deadline.

@@ -1,6 +1,6 @@
-//! An anonymous mapping with guard pages.
+//! A mapping with guard pages, anonymous or of a file.
 
-use std::{io, ptr};
+use std::{io, os::fd::BorrowedFd, ptr};
 
 use rustix::{
     io::Errno,
@@ -27,6 +27,38 @@ pub(super) struct Mapping {
 impl Mapping {
     /// Maps `len` zeroed bytes, rounded up to pages, and faults them in.
     pub(super) fn new(len: usize) -> Result<Self, MemoryError> {
+        let (mapping, rounded) = Self::reserve(len)?;
+        // SAFETY: these pages are inside the mapping just made, of which nobody else knows.
+        unsafe {
+            rustix::mm::mprotect(mapping.data.cast(), rounded, MprotectFlags::READ | MprotectFlags::WRITE)
+        }
+        .map_err(|errno| MemoryError::Map { len, source: errno.into() })?;
+        mapping.populate(rounded).map_err(|source| MemoryError::Populate { len, source })?;
+        Ok(mapping)
+    }
+
+    /// Maps the first `len` bytes of a file, rounded up to pages, shared with whoever else maps it, and faults them in. The file is at least that long and never becomes shorter.
+    pub(super) fn of_file(file: BorrowedFd<'_>, len: usize) -> Result<Self, MemoryError> {
+        let (mapping, rounded) = Self::reserve(len)?;
+        // SAFETY: these pages are inside the mapping just made, of which nobody else knows; they are replaced by the
+        // file's.
+        unsafe {
+            rustix::mm::mmap(
+                mapping.data.cast(),
+                rounded,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                file,
+                0,
+            )
+        }
+        .map_err(|errno| MemoryError::Map { len, source: errno.into() })?;
+        mapping.populate(rounded).map_err(|source| MemoryError::Populate { len, source })?;
+        Ok(mapping)
+    }
+
+    /// Reserves addresses for `len` bytes, rounded up to pages; that length is returned too.
+    fn reserve(len: usize) -> Result<(Self, usize), MemoryError> {
         if len == 0 {
             return Err(MemoryError::Empty);
         }
@@ -38,24 +70,16 @@ impl Mapping {
         let total = rounded.checked_add(align).and_then(|n| n.checked_add(page));
         let Some(total) = total.filter(|n| isize::try_from(*n).is_ok()) else { return Err(too_large) };
 
-        let failed = |errno: Errno| MemoryError::Map { len, source: io::Error::from(errno) };
         // SAFETY: a new private mapping at an address of the system's choice touches nothing that exists.
         let base = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), total, ProtFlags::empty(), MapFlags::PRIVATE)
         }
-        .map_err(failed)?
+        .map_err(|errno| MemoryError::Map { len, source: errno.into() })?
         .cast::<u8>();
         // The first multiple of `align` that leaves a page in front. The base is a multiple of the page size, so this is
         // at most `align` behind it.
         let front = (base.addr() + page).next_multiple_of(align) - base.addr();
-        let mapping = Self { base, total, data: base.wrapping_add(front) };
-        // SAFETY: these pages are inside the mapping just made, of which nobody else knows.
-        unsafe {
-            rustix::mm::mprotect(mapping.data.cast(), rounded, MprotectFlags::READ | MprotectFlags::WRITE)
-        }
-        .map_err(failed)?;
-        mapping.populate(rounded).map_err(|source| MemoryError::Populate { len, source })?;
-        Ok(mapping)
+        Ok((Self { base, total, data: base.wrapping_add(front) }, rounded))
     }
 
     pub(super) fn data(&self) -> *mut u8 {

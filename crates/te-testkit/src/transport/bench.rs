@@ -35,6 +35,7 @@ pub(crate) struct Node {
     version: AtomicU64,
     /// Numbers of requests, from all paths of this side.
     requests: Arc<AtomicU64>,
+    shareable: bool,
     registered: Mutex<Vec<(Region, Via)>>,
 }
 
@@ -63,12 +64,14 @@ impl Node {
         let identity = Identity::Te { incarnation, control: Some(control) };
         let (version, registered, requests) = (AtomicU64::new(0), Mutex::default(), Arc::default());
         let name = SegmentName::new(name)?;
-        Ok(Self { transport, regions, name, identity, version, registered, requests })
+        let shareable = rig.shareable();
+        Ok(Self { transport, regions, name, identity, version, requests, shareable, registered })
     }
 
     /// Registered and served memory of `len` zeroed bytes.
     pub(crate) fn area(&self, len: usize, access: Access) -> Result<Area, Violation> {
-        self.register(AreaDraft::new(&self.regions, len, access)?)
+        let make = if self.shareable { AreaDraft::shareable } else { AreaDraft::new };
+        self.register(make(&self.regions, len, access)?)
     }
 
     /// Registers a draft with the transport and serves it.

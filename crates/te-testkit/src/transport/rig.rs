@@ -45,6 +45,11 @@ pub trait Rig: Send + Sync + 'static {
     /// A backend for one side, not installed yet.
     fn backend(&self, side: Side) -> Box<dyn Install>;
 
+    /// Whether areas lie in memory that other processes can map. Default: they do not.
+    fn shareable(&self) -> bool {
+        false
+    }
+
     /// What the protocol cannot do. Default: it can do everything.
     fn profile(&self) -> Profile {
         Profile::default()

@@ -52,6 +52,8 @@ fn the_defaults_of_settings_are_those_of_the_parts() {
     assert_eq!(limits(&settings), Limits::default());
     #[cfg(feature = "tcp")]
     assert_eq!(tcp_config(&settings), te_transport_tcp::TcpConfig::default());
+    #[cfg(feature = "shm")]
+    assert_eq!(shm_config(&settings), te_transport_shm::ShmConfig::default());
 }
 
 #[test]

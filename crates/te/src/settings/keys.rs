@@ -299,6 +299,24 @@ settings! {
     tcp_digest: Digest = Digest::Off, "tcp.digest", "TE_TCP_DIGEST", (), [], feature "tcp";
     /// Idle time after which the kernel asks whether the peer still exists. Default 30s, range 1s to 9h.
     tcp_keepalive: Duration = secs(30), "tcp.keepalive", "TE_TCP_KEEPALIVE", secs(1)..=HOUR * 9, [], feature "tcp";
+    /// Threads that copy in the background for one peer of this host at most. Default 2, range 1 to 64.
+    shm_threads: Count = Count(2), "shm.threads", "TE_SHM_THREADS", Span::Count(1, 64), [], feature "shm";
+    /// Time to connect to the socket of a peer of this host, and to prove that it is one. Default 2s, range 1ms to 10min.
+    shm_connect_timeout: Duration = secs(2), "shm.connect_timeout", "TE_SHM_CONNECT_TIMEOUT", ms(1)..=secs(600), [],
+        feature "shm";
+    /// A connection at that socket that has not said hello after this time is closed. Default 5s, range 1ms to 1h.
+    shm_silent_timeout: Duration = secs(5), "shm.silent_timeout", "TE_SHM_SILENT_TIMEOUT", ms(1)..=HOUR, [],
+        feature "shm";
+    /// Connections served there at most. Default 256, range 1 to 100000.
+    shm_max_connections: Count = Count(256), "shm.max_connections", "TE_SHM_MAX_CONNECTIONS",
+        Span::Count(1, 100_000), [], feature "shm";
+    /// Buffers that one peer of this host uses at a time at most. Default 65536, range 1 to 1048576.
+    shm_max_buffers: Count = Count(65_536), "shm.max_buffers", "TE_SHM_MAX_BUFFERS", Span::Count(1, 1 << 20), [],
+        feature "shm";
+    /// How long a withdrawal waits for copies of peers of this host before it says who still makes one. Default 1s, range
+    /// 1ms to 10min.
+    shm_withdraw_timeout: Duration = secs(1), "shm.withdraw_timeout", "TE_SHM_WITHDRAW_TIMEOUT", ms(1)..=secs(600),
+        [], feature "shm";
     /// What the `te` program logs to standard error. A library never looks at it. Default `warn`.
     log: String = "warn".to_owned(), "log", "TE_LOG", (), [];
 }

@@ -75,6 +75,18 @@ fn a_silent_write_that_nothing_fences_is_left_alone_until_the_deadline() {
 
 /// FO-07
 #[test]
+fn a_silent_write_that_is_done_locally_moves_without_a_fence() {
+    let (now, mut write) = request(Op::Write, &[Fencing::Immediate, Fencing::Target], false);
+    on(&mut write, now, AttemptEvent::Start);
+    let silent = now + MS * 5_000;
+    assert_eq!(write.wake_at(), Some(silent));
+    assert_eq!(on(&mut write, silent, AttemptEvent::Tick), [AttemptAction::FenceLocal { attempt: 1 }]);
+    let event = failed(1, FailureKind::Cancelled, RemoteEffect::MayHaveApplied);
+    assert_eq!(on(&mut write, silent, event), submit(2, 1));
+}
+
+/// FO-07
+#[test]
 fn an_allowed_late_duplicate_is_told() {
     let (now, mut write) = request(Op::Write, &[Fencing::LocalOnly; 2], true);
     on(&mut write, now, AttemptEvent::Start);

@@ -160,8 +160,13 @@ impl Model for AnyPath {
         }
         if let Some(attempt) = world.running {
             steps.push(Step::Event(AttemptEvent::Done { attempt, bytes: 7 }));
+            // Where all is done locally nothing applies later.
+            let immediate = world.submitted.last().and_then(|path| self.paths.get(*path));
+            let ends = ENDINGS.into_iter().filter(|(_, effect)| {
+                immediate != Some(&Fencing::Immediate) || *effect != RemoteEffect::MayStillApply
+            });
             steps.extend(
-                ENDINGS.map(|(kind, effect)| Step::Event(AttemptEvent::Failed { attempt, kind, effect })),
+                ends.map(|(kind, effect)| Step::Event(AttemptEvent::Failed { attempt, kind, effect })),
             );
             if !world.stopping {
                 steps.push(Step::Event(AttemptEvent::Heard { attempt }));
@@ -235,7 +240,7 @@ fn request(op: Op, paths: &[Fencing], late: bool, flaw: Flaw) -> AnyPath {
 /// FO-02, FO-07, FO-08, FO-12
 #[test]
 fn every_request_ends_once_by_its_deadline_and_moves_only_when_it_may() {
-    use Fencing::{LocalOnly, Target};
+    use Fencing::{Immediate, LocalOnly, Target};
     for op in [Op::Read, Op::Write] {
         for late in [false, true] {
             for paths in [
@@ -245,6 +250,9 @@ fn every_request_ends_once_by_its_deadline_and_moves_only_when_it_may() {
                 &[Target, Target],
                 &[Target, LocalOnly],
                 &[LocalOnly, Target, Target],
+                &[Immediate],
+                &[Immediate, Target],
+                &[Immediate, LocalOnly],
             ] {
                 let seen = holds(&request(op, paths, late, Flaw::None));
                 assert!(paths.is_empty() || seen.ends > 3, "{op} {paths:?}: {seen:?}");

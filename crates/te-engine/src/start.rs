@@ -234,7 +234,7 @@ fn install(
     }
     let mut installed: Vec<Arc<dyn Transport>> = Vec::with_capacity(transports.len());
     for transport in transports {
-        let kind = transport.kind();
+        let (kind, may_be_missing) = (transport.kind(), transport.may_be_missing());
         let outcome = if installed.iter().any(|other| other.kind() == kind) {
             let cause = "it is installed already".to_owned();
             Err(InstallError::Failed { transport: kind, cause })
@@ -243,6 +243,9 @@ fn install(
         };
         match outcome {
             Ok(transport) => installed.push(transport),
+            Err(error @ InstallError::Unavailable { .. }) if may_be_missing => {
+                tracing::warn!(target: "te::engine", %error, "going without");
+            }
             Err(error) => {
                 for transport in installed.iter().rev() {
                     if let Err(error) = transport.shutdown(Instant::now()) {

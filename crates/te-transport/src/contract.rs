@@ -79,6 +79,28 @@ pub trait Install: Send {
     ///
     /// See [`InstallError`]; nothing is left running.
     fn install(self: Box<Self>, context: &Context) -> Result<Arc<dyn Transport>, InstallError>;
+
+    /// Whether the engine starts without it where this host lacks something, as [`IfAvailable`] says.
+    fn may_be_missing(&self) -> bool {
+        false
+    }
+}
+
+/// A transport that nobody asked for by name: an engine goes without it where it is [`InstallError::Unavailable`].
+pub struct IfAvailable(pub Box<dyn Install>);
+
+impl Install for IfAvailable {
+    fn kind(&self) -> TransportKind {
+        self.0.kind()
+    }
+
+    fn install(self: Box<Self>, context: &Context) -> Result<Arc<dyn Transport>, InstallError> {
+        self.0.install(context)
+    }
+
+    fn may_be_missing(&self) -> bool {
+        true
+    }
 }
 
 /// Whether a peer can be reached, with the reason either way.

@@ -62,7 +62,8 @@ pub use capability::{Capabilities, Fencing, Reach};
 pub use completion::{CompletionSink, CompletionToken, Outcome};
 pub use context::{Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, Context, PortRange};
 pub use contract::{
-    Assessment, Install, InstallError, Path, PathHealth, PathLabel, Registration, Transport, TransportError,
+    Assessment, IfAvailable, Install, InstallError, Path, PathHealth, PathLabel, Registration, Transport,
+    TransportError,
 };
 pub use failure::{Failure, FailureKind, RemoteEffect};
 pub use slice::{Op, Slice, Submission, SubmitMode};

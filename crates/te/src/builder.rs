@@ -12,7 +12,7 @@ use te_engine::{Bound, Engine, EngineConfig, Error, ErrorKind, Limits, Naming, R
 use te_metadata::{Directory, HolderProbe, Keys, MetadataStore, NameRule, StoreDirectory};
 use te_rpc::{PortChoice, RpcHandler};
 use te_segment::{Host, SegmentName, TransportKind};
-use te_transport::{Install, PortRange};
+use te_transport::{IfAvailable, Install, PortRange};
 
 use crate::address::{AddressError, choose_address, interfaces};
 use crate::features;
@@ -205,7 +205,13 @@ impl EngineBuilder {
                 (over(store, keys, lease, bound.holder_probe()), None)
             }
         };
-        transports.extend(chosen.into_iter().flat_map(|word| install(&word, &settings)));
+        let by_name = settings.transports.get().is_some();
+        let installs = chosen.into_iter().flat_map(|word| install(&word, &settings));
+        // TCP is what everybody falls back to; without it something is wrong that must be said.
+        let optional = |install: &dyn Install| !by_name && install.kind() != TransportKind::TCP;
+        transports.extend(installs.map(|install| -> Box<dyn Install> {
+            if optional(&*install) { Box::new(IfAvailable(install)) } else { install }
+        }));
         bound.start(directory, exchange, transports).await
     }
 }

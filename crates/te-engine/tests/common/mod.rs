@@ -50,11 +50,28 @@ impl World {
         config: EngineConfig,
         transports: Vec<Box<dyn Install>>,
     ) -> Engine {
+        self.try_engine_on(runtime, config, transports).unwrap()
+    }
+
+    pub(crate) fn try_engine(
+        &self,
+        config: EngineConfig,
+        transports: Vec<Box<dyn Install>>,
+    ) -> te_engine::Result<Engine> {
+        self.try_engine_on(RuntimeChoice::Owned, config, transports)
+    }
+
+    fn try_engine_on(
+        &self,
+        runtime: RuntimeChoice,
+        config: EngineConfig,
+        transports: Vec<Box<dyn Install>>,
+    ) -> te_engine::Result<Engine> {
         block_on(async {
-            let bound = Bound::bind(config, runtime).await.unwrap();
+            let bound = Bound::bind(config, runtime).await?;
             let probe = bound.holder_probe();
             let directory = StoreDirectory::new(self.store.clone(), Keys::default()).with_probe(probe);
-            bound.start(Arc::new(directory), None, transports).await.unwrap()
+            bound.start(Arc::new(directory), None, transports).await
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! `TE_COMPLETIONS` sets how many requests are completed (10⁵ if unset), `TE_CANCELLATIONS` how many are cut off (10⁴).
 //! `cargo xtask soak applied` runs ten times as many.
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 use std::time::Duration;
 

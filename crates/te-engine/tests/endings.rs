@@ -35,7 +35,7 @@ fn end(engine: Engine, batch: Batch, how: End) {
 /// requests.
 #[test]
 fn peers_that_end_at_the_same_moment_both_end() {
-    for round in 0..200_usize {
+    for round in 0..1_000_usize {
         let how = |side: usize| if (round >> side) & 1 == 0 { End::Shutdown } else { End::Drop };
         let (one, two) = (how(0), how(1));
         let ended = within(Duration::from_secs(60), "two engines that end", move || both_end(one, two));

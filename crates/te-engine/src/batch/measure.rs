@@ -40,13 +40,16 @@ impl BatchState {
     /// Calls `count` for each flight and direction, with the counters of its transport and how many requests and bytes go
     /// over it.
     fn for_each_share(&self, count: impl Fn(&OfOp, u64, u64)) {
-        for (flight, on) in self.plan.flights.iter().enumerate() {
-            let (mut reads, mut writes) = ((0, 0), (0, 0));
-            for info in self.plan.requests.iter().filter(|info| info.flight == flight) {
-                let sum = if info.op == Op::Read { &mut reads } else { &mut writes };
+        // In one pass: a batch can have as many flights as requests.
+        let mut sums = vec![[(0, 0); 2]; self.plan.flights.len()];
+        for info in &self.plan.requests {
+            if let Some([reads, writes]) = sums.get_mut(info.flight) {
+                let sum = if info.op == Op::Read { reads } else { writes };
                 *sum = (sum.0 + 1, sum.1 + info.remote.len());
             }
-            for (op, (requests, bytes)) in [(Op::Read, reads), (Op::Write, writes)] {
+        }
+        for (on, sums) in self.plan.flights.iter().zip(sums) {
+            for (op, (requests, bytes)) in [Op::Read, Op::Write].into_iter().zip(sums) {
                 if requests > 0 {
                     count(on.lane().metrics().op(op), requests, bytes);
                 }

@@ -19,7 +19,7 @@ use crate::counters::{Counters, ShmCounters};
 use crate::error::transport_error;
 use crate::offer::{self, Reached};
 use crate::server::Server;
-use crate::threads::Threads;
+use te_transport::Threads;
 
 /// The shared-memory transport before it runs.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,7 @@ impl Shm {
         self.config.validate().map_err(crate::ConfigError::into_install_error)?;
         let config = Arc::new(self.config);
         let counters = Arc::<Counters>::default();
-        let threads = Arc::<Threads>::default();
+        let threads = Arc::new(Threads::new("te-shm"));
         let server =
             Server::start(context, config.clone(), counters.clone(), threads.clone()).map_err(|error| {
                 InstallError::Unavailable {

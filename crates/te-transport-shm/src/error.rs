@@ -3,21 +3,9 @@
 use std::sync::Arc;
 
 use te_segment::TransportKind;
-use te_transport::{CancelReason, Failure, FailureKind, Op, PathLabel, RemoteEffect, TransportError};
+use te_transport::{Failure, FailureKind, Op, PathLabel, RemoteEffect, TransportError};
 
 use crate::frame::Denial;
-
-/// Kind and words for work that was stopped from outside; `None` means the deadline.
-pub(crate) fn stopped(reason: Option<CancelReason>) -> (FailureKind, &'static str) {
-    match reason {
-        None | Some(CancelReason::Expired) => (FailureKind::TimedOut, "the deadline passed"),
-        Some(CancelReason::Shutdown) => (FailureKind::Shutdown, "the transport is shutting down"),
-        Some(CancelReason::Withdrawn) => {
-            (FailureKind::Cancelled, "a buffer of the request is being withdrawn")
-        }
-        Some(_) => (FailureKind::Cancelled, "the batch was cancelled"),
-    }
-}
 
 /// Kind and words for what a target denies.
 pub(crate) fn denied(denial: Denial) -> (FailureKind, &'static str) {

@@ -56,7 +56,6 @@ mod process;
 mod server;
 mod socket;
 mod sync;
-mod threads;
 
 pub use backend::{Shm, ShmTransport};
 pub use config::{ConfigError, ShmConfig};

@@ -22,7 +22,7 @@ use crate::counters::{Counters, TcpCounters};
 use crate::error::transport_error;
 use crate::offer;
 use crate::server::Server;
-use crate::threads::Threads;
+use te_transport::Threads;
 
 /// The TCP transport before it runs.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +47,7 @@ impl Tcp {
         self.config.validate().map_err(crate::ConfigError::into_install_error)?;
         let config = Arc::new(self.config);
         let counters = Arc::<Counters>::default();
-        let threads = Arc::<Threads>::default();
+        let threads = Arc::new(Threads::new("te-tcp"));
         let native = matches!(config.framing, FramingChoice::Auto | FramingChoice::Native);
         let common = Common {
             incarnation: context.incarnation,

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use te_segment::TransportKind;
-use te_transport::{CancelReason, Failure, FailureKind, Op, PathLabel, RemoteEffect, TransportError};
+use te_transport::{Failure, FailureKind, Op, PathLabel, RemoteEffect, TransportError};
 
 /// What broke an exchange.
 #[derive(Debug)]
@@ -49,18 +49,6 @@ pub(crate) fn effect_of(op: Op, late: bool) -> RemoteEffect {
         (Op::Read, _) => RemoteEffect::None,
         (Op::Write, false) => RemoteEffect::MayHaveApplied,
         (Op::Write, true) => RemoteEffect::MayStillApply,
-    }
-}
-
-/// Kind and words for work that was stopped from outside; `None` means the deadline.
-pub(crate) fn stopped(reason: Option<CancelReason>) -> (FailureKind, &'static str) {
-    match reason {
-        None | Some(CancelReason::Expired) => (FailureKind::TimedOut, "the deadline passed"),
-        Some(CancelReason::Shutdown) => (FailureKind::Shutdown, "the transport is shutting down"),
-        Some(CancelReason::Withdrawn) => {
-            (FailureKind::Cancelled, "a buffer of the request is being withdrawn")
-        }
-        Some(_) => (FailureKind::Cancelled, "the batch was cancelled"),
     }
 }
 

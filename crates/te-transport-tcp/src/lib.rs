@@ -58,7 +58,6 @@ pub mod native;
 mod offer;
 mod progress;
 mod server;
-mod threads;
 
 pub use backend::{Tcp, TcpTransport};
 pub use config::{ConfigError, DigestChoice, FramingChoice, TcpConfig};

@@ -2,8 +2,9 @@
 //!
 //! A connection begins with a [`Hello`], in which both lives are named, and an [`Answer`]. Then every request is a header
 //! of [`REQUEST_LEN`] bytes that names its attempt and the registration of the buffer it means; from version 2 on many small
-//! ones can be one [`List`]. Every request or list is answered with a [`Verdict`], in order, which has the shape of a status of version 2. Numbers are little endian and fixed in
-//! width, as in the codec of control messages.
+//! ones can be one [`List`]. Every request or list is answered with a [`Verdict`], in order, which has the shape of a status
+//! of version 2 of the reference's framing. Numbers are little endian and fixed in width, as in the codec of control
+//! messages.
 
 mod list;
 

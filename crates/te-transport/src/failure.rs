@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::cancel::CancelReason;
 use crate::contract::PathLabel;
 
 /// What went wrong.
@@ -102,6 +103,19 @@ impl fmt::Display for RemoteEffect {
             Self::MayHaveApplied => "part of the range may have been written",
             Self::MayStillApply => "part of the range may have been written and may still be written later",
         })
+    }
+}
+
+/// Kind and words for work that was stopped from outside; `None` means the deadline.
+#[must_use]
+pub fn stopped(reason: Option<CancelReason>) -> (FailureKind, &'static str) {
+    match reason {
+        None | Some(CancelReason::Expired) => (FailureKind::TimedOut, "the deadline passed"),
+        Some(CancelReason::Shutdown) => (FailureKind::Shutdown, "the transport is shutting down"),
+        Some(CancelReason::Withdrawn) => {
+            (FailureKind::Cancelled, "a buffer of the request is being withdrawn")
+        }
+        Some(_) => (FailureKind::Cancelled, "the batch was cancelled"),
     }
 }
 

@@ -52,6 +52,7 @@ mod failure;
 mod slice;
 mod sync;
 mod tally;
+mod threads;
 
 #[cfg(test)]
 mod tests;
@@ -65,6 +66,7 @@ pub use contract::{
     Assessment, IfAvailable, Install, InstallError, Path, PathHealth, PathLabel, Registration, Transport,
     TransportError,
 };
-pub use failure::{Failure, FailureKind, RemoteEffect};
+pub use failure::{Failure, FailureKind, RemoteEffect, stopped};
 pub use slice::{Op, Slice, Submission, SubmitMode};
 pub use tally::{Opened, Share, SliceEnd, Tally};
+pub use threads::{Caller, Threads};

@@ -1,4 +1,6 @@
 //! The threads of one transport, counted so that a shutdown can wait for their end.
+//!
+//! For backends with threads of their own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,8 +15,9 @@ use parking_lot::{Condvar, Mutex};
 const STACK: usize = 256 << 10;
 
 /// Counts the threads that work for a transport, its own and callers', by role.
-#[derive(Default)]
-pub(crate) struct Threads {
+pub struct Threads {
+    /// What their names begin with, `te-tcp` for example.
+    name: &'static str,
     running: Mutex<BTreeMap<&'static str, usize>>,
     ended: Condvar,
     /// Callers' threads at work. They come and go with every transfer, so they are only counted.
@@ -22,7 +25,7 @@ pub(crate) struct Threads {
 }
 
 /// A caller's thread at work.
-pub(crate) struct Caller<'a>(&'a Threads);
+pub struct Caller<'a>(&'a Threads);
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
@@ -37,8 +40,15 @@ pub(crate) struct Running {
 }
 
 impl Threads {
+    /// None run yet. `name` and a role make the name of each, of which the system shows 15 bytes.
+    #[must_use]
+    pub fn new(name: &'static str) -> Self {
+        Self { name, running: Mutex::default(), ended: Condvar::new(), callers: AtomicUsize::new(0) }
+    }
+
     /// Counts the calling thread for as long as the guard lives.
-    pub(crate) fn caller(&self) -> Caller<'_> {
+    #[must_use]
+    pub fn caller(&self) -> Caller<'_> {
         self.callers.fetch_add(1, Ordering::Relaxed);
         Caller(self)
     }
@@ -49,13 +59,17 @@ impl Threads {
     }
 
     /// Starts a thread.
-    pub(crate) fn spawn(
+    ///
+    /// # Errors
+    ///
+    /// When the system has none left.
+    pub fn spawn(
         self: &Arc<Self>,
         role: &'static str,
         body: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         let running = self.enter(role);
-        let thread = thread::Builder::new().name(format!("te-tcp-{role}")).stack_size(STACK);
+        let thread = thread::Builder::new().name(format!("{}-{role}", self.name)).stack_size(STACK);
         thread.spawn(move || {
             // Moved in first, so that it is dropped last.
             let _running = running;
@@ -69,7 +83,7 @@ impl Threads {
     /// # Errors
     ///
     /// What still runs at the deadline, for example `2 serve, 1 connect`.
-    pub(crate) fn wait_ended(&self, deadline: Instant) -> Result<(), String> {
+    pub fn wait_ended(&self, deadline: Instant) -> Result<(), String> {
         let mut running = self.running.lock();
         loop {
             let callers = self.callers.load(Ordering::Acquire);
@@ -114,7 +128,7 @@ mod tests {
 
     #[test]
     fn waiting_names_what_still_runs() {
-        let threads = Arc::new(Threads::default());
+        let threads = Arc::new(Threads::new("te-test"));
         let (stop, stopped) = mpsc::channel::<()>();
         threads
             .spawn("serve", move || {

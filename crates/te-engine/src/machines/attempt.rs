@@ -15,8 +15,8 @@
 //!
 //! * One attempt at a time. The next begins only after the transport has reported the end of the last one, which it
 //!   does when nothing local can touch the buffers any more: that is the local fence.
-//! * A READ needs nothing else, nor does a WRITE on a path that does all of it locally. A WRITE that may still apply moves only when the target has acknowledged a fence for
-//!   (request, attempt), or where the caller allows late duplicates.
+//! * A READ needs nothing else, nor does a WRITE on a path that does all of it locally. A WRITE that may still apply moves
+//!   only when the target has acknowledged a fence for (request, attempt), or where the caller allows late duplicates.
 //! * A silent attempt that may not move, or has nowhere to go, is left alone until the deadline: slow is not dead.
 //! * A WRITE whose target can fence is stopped a little before the deadline, so that the acknowledgement still comes in
 //!   time and the caller learns that nothing is written later.

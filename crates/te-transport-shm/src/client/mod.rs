@@ -19,8 +19,8 @@ use te_transport::{Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode}
 use crate::config::ShmConfig;
 use crate::counters::Counters;
 use crate::offer::{self, Offer};
-use crate::threads::Threads;
 use peer::Peer;
+use te_transport::Threads;
 pub(crate) use transfer::MAX_SLICE;
 
 /// So many lives are remembered of which nothing could be proven.

@@ -4,12 +4,11 @@ use std::borrow::Cow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use te_transport::{CancelReason, CancelScope, FailureKind, Op, Slice};
+use te_transport::{CancelReason, CancelScope, FailureKind, Op, Slice, stopped};
 
 use super::Common;
 use super::line::Attached;
 use crate::counters::add;
-use crate::error::stopped;
 use crate::hold::{self, Barred};
 use crate::process::Fault;
 

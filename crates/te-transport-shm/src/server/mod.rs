@@ -19,8 +19,8 @@ use te_transport::Context;
 use crate::config::ShmConfig;
 use crate::counters::Counters;
 use crate::socket::{Bell, Listener};
-use crate::threads::Threads;
 use connection::Connection;
+use te_transport::Threads;
 
 /// What the threads of the target share.
 struct Shared {

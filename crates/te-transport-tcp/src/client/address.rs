@@ -14,7 +14,7 @@ use te_transport::FailureKind;
 use crate::congestion;
 use crate::io::{TICK, Wire, poll};
 use crate::server::{scoped, with_port};
-use crate::threads::Threads;
+use te_transport::Threads;
 
 /// Finds the host of a peer's data port: the one published beside the port, else that of its control endpoint, else
 /// that of a peer-to-peer name (wire spec, data host).
@@ -164,7 +164,7 @@ mod tests {
 
     fn dial(endpoint: &str, time: Duration, stop: &dyn Fn() -> bool) -> Result<Wire, ConnectError> {
         let endpoint: Endpoint = endpoint.parse().unwrap();
-        let threads = Arc::new(Threads::default());
+        let threads = Arc::new(Threads::new("te-tcp"));
         let until = Instant::now() + time;
         let keepalive = Duration::from_secs(30);
         let dialer = Dialer { endpoint: &endpoint, threads: &threads, keepalive, until, stop };

@@ -20,17 +20,17 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use te_segment::{DescriptorVersion, Endpoint, Incarnation, TransportKind};
 use te_transport::{
-    Abort, CancelReason, Failure, FailureKind, Op, PathHealth, PathLabel, RemoteEffect, Submission,
+    Abort, CancelReason, Failure, FailureKind, Op, PathHealth, PathLabel, RemoteEffect, Submission, Threads,
+    stopped,
 };
 
 use super::exchange::Link;
 use super::unit::{Job, Train, Unit};
 use crate::config::TcpConfig;
 use crate::counters::Counters;
-use crate::error::{failure, stopped};
+use crate::error::failure;
 use crate::framing::Framing;
 use crate::io::Interrupter;
-use crate::threads::Threads;
 
 /// What a connection is pinned to. Idle connections pass to a new path only if all of it is the same.
 #[derive(Clone, Debug, PartialEq, Eq)]

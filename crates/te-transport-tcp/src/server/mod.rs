@@ -24,7 +24,7 @@ use te_transport::{Admission, Context};
 use self::table::Table;
 use crate::config::TcpConfig;
 use crate::counters::Counters;
-use crate::threads::Threads;
+use te_transport::Threads;
 
 pub(crate) use self::listen::{scoped, with_port};
 

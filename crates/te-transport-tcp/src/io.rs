@@ -22,9 +22,12 @@ use te_transport::Abort;
 /// Longest time a call waits without moving a byte, and the resolution of everything that is checked between calls.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// How long a wait for a header or a status looks before it sleeps. Waking a sleeping thread on another core costs about as
+/// How long a wait looks before it sleeps. Waking a sleeping thread on another core costs about as
 /// much; longer would take the core from whoever is to send.
 const SPIN: Duration = Duration::from_micros(50);
+
+/// Payloads longer than this are waited for asleep at once: they come in so many pieces that one wake-up more is nothing.
+const SPIN_BYTES: usize = 1 << 20;
 
 /// Most bytes one call moves, so that deadlines are looked at between calls even on a connection that never waits.
 pub(crate) const CALL_BYTES: usize = 4 << 20;
@@ -104,6 +107,11 @@ impl Spans {
             bytes -= span.iov_len;
             self.first += 1;
         }
+    }
+
+    /// Bytes of all ranges.
+    fn bytes(&self) -> usize {
+        self.list[self.first..self.len].iter().map(|span| span.iov_len).sum()
     }
 
     /// The first [`CALL_BYTES`] bytes, if they are in one range.
@@ -247,7 +255,28 @@ impl Wire {
         if spans.is_empty() {
             return Ok(Step::Quiet);
         }
+        if wait != Wait::No && left >= TICK && spans.bytes() <= SPIN_BYTES {
+            let until = Instant::now() + SPIN;
+            loop {
+                // SAFETY: what the caller upholds.
+                match unsafe { self.recv_spans(spans, libc::MSG_DONTWAIT) }? {
+                    Step::Quiet if Instant::now() < until => std::hint::spin_loop(),
+                    Step::Quiet => break,
+                    step => return Ok(step),
+                }
+            }
+        }
         let Some(flags) = self.receiving_flags(wait, left)? else { return Ok(Step::Quiet) };
+        // SAFETY: what the caller upholds.
+        unsafe { self.recv_spans(spans, flags) }
+    }
+
+    /// One receiving call.
+    ///
+    /// # Safety
+    ///
+    /// As for [`recv`](Self::recv).
+    unsafe fn recv_spans(&mut self, spans: &mut Spans, flags: libc::c_int) -> io::Result<Step> {
         let fd = self.fd;
         if let Some((start, len)) = spans.only() {
             // SAFETY: as below, for the one range; this call spares the kernel the copying of a message.

@@ -26,6 +26,23 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
+/// As [`copy`], but around the caches where the processor can: the bytes written go to memory without being read or kept
+/// there. Faster for blocks that the caches would not hold anyway, and it leaves in them what others use; slower for what is
+/// read again soon. Like those of [`copy`] the bytes are there, for everybody, before anything this thread writes later.
+///
+/// # Safety
+///
+/// As for [`copy`], and the two do not overlap.
+pub unsafe fn copy_around_caches(dst: *mut u8, src: *const u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if len >= streaming::WORTHWHILE && std::arch::is_x86_feature_detected!("avx") {
+        // SAFETY: the caller upholds the contract, and the processor has AVX.
+        return unsafe { streaming::copy(dst, src, len) };
+    }
+    // SAFETY: the caller upholds more than this asks for.
+    unsafe { copy(dst, src, len) }
+}
+
 /// Sets `len` bytes at `dst` to `byte`, while other parties may read and write them.
 ///
 /// # Safety
@@ -88,6 +105,77 @@ mod routine {
     }
 }
 
+/// Stores that go around the caches. Assembly, so that to the compiler this, too, is foreign code of unknown content.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod streaming {
+    use std::arch::asm;
+
+    /// Shorter copies go through the caches.
+    pub(super) const WORTHWHILE: usize = 4 << 10;
+    /// Bytes of one store; where it goes must be a multiple of it.
+    const STORE: usize = 32;
+    /// Bytes moved in one turn of the loop.
+    const TURN: usize = 4 * STORE;
+
+    /// # Safety
+    ///
+    /// As for `copy_around_caches`, on a processor with AVX.
+    pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
+        let head = dst.align_offset(STORE).min(len);
+        let body = (len - head) / TURN * TURN;
+        let tail = len - head - body;
+        // SAFETY: a first part of what the caller vouches for.
+        unsafe { super::copy(dst, src, head) };
+        let (to, from) = (dst.wrapping_add(head), src.wrapping_add(head));
+        if body > 0 {
+            // SAFETY: `to` is aligned, `body` a multiple of a turn and inside what the caller vouches for, who says that the
+            // processor has AVX.
+            unsafe { turns(to, from, body) };
+        }
+        // SAFETY: the rest of what the caller vouches for.
+        unsafe { super::copy(to.wrapping_add(body), from.wrapping_add(body), tail) };
+    }
+
+    /// # Safety
+    ///
+    /// As for [`copy`]; `to` is a multiple of [`STORE`] and `len` one of [`TURN`] and not zero.
+    #[target_feature(enable = "avx")]
+    unsafe fn turns(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: every turn moves as many bytes as it takes from what is left. A prefetch of what is not there does nothing.
+        // The fence makes the stores ordinary ones to whatever follows.
+        unsafe {
+            asm!(
+                "2:",
+                "prefetcht0 [rsi + 1024]",
+                "prefetcht0 [rsi + 1088]",
+                "vmovdqu ymm0, ymmword ptr [rsi]",
+                "vmovdqu ymm1, ymmword ptr [rsi + 32]",
+                "vmovdqu ymm2, ymmword ptr [rsi + 64]",
+                "vmovdqu ymm3, ymmword ptr [rsi + 96]",
+                "vmovntdq ymmword ptr [rdi], ymm0",
+                "vmovntdq ymmword ptr [rdi + 32], ymm1",
+                "vmovntdq ymmword ptr [rdi + 64], ymm2",
+                "vmovntdq ymmword ptr [rdi + 96], ymm3",
+                "add rsi, 128",
+                "add rdi, 128",
+                "sub rcx, 128",
+                "jnz 2b",
+                "sfence",
+                "vzeroupper",
+                inout("rsi") from => _,
+                inout("rdi") to => _,
+                inout("rcx") len => _,
+                out("ymm0") _,
+                out("ymm1") _,
+                out("ymm2") _,
+                out("ymm3") _,
+                out("ymm4") _, out("ymm5") _, out("ymm6") _, out("ymm7") _, out("ymm8") _, out("ymm9") _,
+                out("ymm10") _, out("ymm11") _, out("ymm12") _, out("ymm13") _, out("ymm14") _, out("ymm15") _,
+                options(nostack),
+            );
+        }
+    }
+}
 #[cfg(not(all(
     not(miri),
     any(

@@ -58,6 +58,7 @@ impl Shm {
             counters: counters.clone(),
             threads: threads.clone(),
             closing: AtomicBool::new(false),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
         });
         let capabilities = Capabilities {
             read: true,

@@ -18,7 +18,8 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShmConfig {
-    /// Threads that copy in the background for one peer at most, started on demand. 1 to 64, default 2.
+    /// Threads that copy for one peer at most, in the background or beside the caller of a large submission; started on
+    /// demand. 1 to 64, default 2.
     pub threads: usize,
     /// Time to connect to a peer's socket and to prove that it is on this host. 1 ms to 600 s, default 2 s.
     pub connect_timeout: Duration,

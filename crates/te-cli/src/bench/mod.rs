@@ -44,6 +44,9 @@ struct TargetArgs {
     /// Size of the buffer
     #[arg(long, default_value = "256MiB", value_parser = size::size)]
     size: u64,
+    /// A buffer that other processes cannot map, as most programs have them
+    #[arg(long)]
+    private: bool,
 }
 
 #[derive(Args, Debug)]
@@ -69,6 +72,9 @@ struct LocalArgs {
     /// Keeps each side on a core of its own, so that a latency is not that of a migration
     #[arg(long)]
     pin: bool,
+    /// The target's buffer is one that other processes cannot map, as most programs have them
+    #[arg(long)]
+    private: bool,
     #[command(flatten)]
     work: WorkArgs,
 }
@@ -156,6 +162,7 @@ pub(crate) fn run(context: &Context, args: &BenchArgs) -> Result<()> {
                 pattern: Some(0),
                 access: Access::REMOTE,
                 until_stdin_closes: false,
+                private: target.private,
                 raw: true,
             };
             serve::run(context, &serve)
@@ -168,6 +175,9 @@ pub(crate) fn run(context: &Context, args: &BenchArgs) -> Result<()> {
 fn local(context: &Context, args: &LocalArgs) -> Result<()> {
     let mut arguments = vec!["serve".to_owned(), "--size".to_owned(), args.work.area.to_string()];
     arguments.extend(["--until-stdin-closes".to_owned(), "--raw".to_owned()]);
+    if args.private {
+        arguments.push("--private".to_owned());
+    }
     let cores = args.pin.then(Cores::allowed).transpose()?;
     if let Some(cores) = &cores {
         // The target inherits it.

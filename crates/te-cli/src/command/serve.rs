@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use te::{Access, BatchOutcome, Buffer, Deadline, Engine, Location, Notification};
+use te::{Access, BatchOutcome, Buffer, Deadline, Engine, Location, Memory, Notification};
 use tokio::sync::mpsc;
 
 use super::Stop;
@@ -36,6 +36,9 @@ pub(crate) struct ServeArgs {
     /// Ends when standard input closes, too
     #[arg(long, hide = true)]
     pub(crate) until_stdin_closes: bool,
+    /// In memory that other processes cannot map
+    #[arg(long, hide = true)]
+    pub(crate) private: bool,
     /// Also answers raw sockets, for a comparison
     #[arg(long, hide = true)]
     pub(crate) raw: bool,
@@ -56,7 +59,13 @@ async fn serve(context: &Context, args: &ServeArgs) -> Result<()> {
     let mut stop = Stop::caught()?;
     let engine = context.builder().build().await?;
     let raw = if args.raw { Some(RawServer::start(engine.local().control().host())?) } else { None };
-    let buffer = engine.allocate(size::index(args.size), Location::Any, args.access).await?;
+    let buffer = if args.private {
+        let memory = Memory::allocate(size::index(args.size));
+        let memory = memory.map_err(|error| Failure::Other(format!("cannot allocate: {error}")))?;
+        engine.register(memory, args.access).await?
+    } else {
+        engine.allocate(size::index(args.size), Location::Any, args.access).await?
+    };
     if let Some(seed) = args.pattern {
         pattern::write_to(&buffer, seed, 0, args.size)?;
     }

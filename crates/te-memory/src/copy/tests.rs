@@ -32,6 +32,23 @@ proptest! {
     }
 
     #[test]
+    fn copying_around_the_caches_moves_exactly_the_range(
+        len in 0_usize..20_000,
+        dst in 0_usize..300,
+        src in 0_usize..300,
+        seed in any::<u8>(),
+    ) {
+        let from: Vec<u8> = (0..20_400_usize).map(|i| (i ^ (i >> 7)) as u8 ^ seed).collect();
+        let mut to = vec![seed; 20_400];
+        let mut expected = to.clone();
+        expected[dst..dst + len].copy_from_slice(&from[src..src + len]);
+        let (start, source) = (to.as_mut_ptr().wrapping_add(dst), from.as_ptr().wrapping_add(src));
+        // SAFETY: both ranges are inside buffers of ours, which are two.
+        unsafe { copy_around_caches(start, source, len) };
+        prop_assert!(to == expected);
+    }
+
+    #[test]
     fn fast_and_bytewise_fill_set_exactly_the_range(
         bytes in proptest::collection::vec(any::<u8>(), 1..300),
         at in any::<prop::sample::Index>(),

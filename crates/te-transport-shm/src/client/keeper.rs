@@ -12,7 +12,7 @@ use te_transport::{FailureKind, Op};
 use super::greet;
 use super::line::{Attached, Line};
 use super::peer::{LINGER, Peer, Waiting};
-use super::pool::Job;
+use super::pool::{Job, Work};
 use crate::counters::add;
 use crate::error::denied;
 use crate::frame::Frame;
@@ -162,8 +162,8 @@ fn ask(peer: &Arc<Peer>, line: &Line, asked: &mut Asked) -> bool {
     frames.iter().all(|frame| line.ties.socket.send(frame, None).is_ok())
 }
 
-fn job(waiting: Waiting, attached: Arc<Attached>) -> Job {
-    Job { slice: waiting.slice, attached, group: waiting.group }
+fn job(waiting: Waiting, attached: Arc<Attached>) -> Work {
+    Work::Slice(Job { slice: waiting.slice, attached, group: waiting.group })
 }
 
 /// Takes a packet of the target in.

@@ -1,5 +1,6 @@
 //! The initiator: copies to and from the buffers of peers.
 
+mod bulk;
 mod greet;
 mod keeper;
 mod line;
@@ -33,6 +34,8 @@ pub(crate) struct Common {
     pub(crate) counters: Arc<Counters>,
     pub(crate) threads: Arc<Threads>,
     pub(crate) closing: AtomicBool,
+    /// Threads that can run at once on this host.
+    pub(crate) cores: usize,
 }
 
 impl Common {

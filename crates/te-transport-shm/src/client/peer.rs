@@ -10,14 +10,18 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use te_segment::TransportKind;
 use te_transport::{Abort, FailureKind, PathHealth, PathLabel, Slice, Submission, SubmitMode};
 
+use super::bulk::{self, Bulk};
 use super::keeper;
 use super::line::{Attached, Line};
-use super::pool::{Group, Job, Pool, Waker};
+use super::pool::{Group, Job, Pool, Waker, Work};
 use super::transfer::{self, Limits, Stop};
 use super::{Common, Proof};
 use crate::error::{effect, failure};
 use crate::offer::Offer;
 use crate::socket::Bell;
+
+/// Submissions of so many bytes are copied around the caches, which would keep little of them.
+const COLD: u64 = 4 << 20;
 
 /// A slice whose buffer is not attached yet.
 pub(super) struct Waiting {
@@ -193,12 +197,14 @@ impl Peer {
     pub(super) fn submit(self: &Arc<Self>, submission: Submission, mode: SubmitMode) {
         let Submission { slices, deadline, scope } = submission;
         self.in_flight.fetch_add(slices.len(), Ordering::Relaxed);
-        let limits = Limits { scope: &scope, deadline };
+        let bytes = slices.iter().map(|slice| slice.local.len()).sum();
+        let limits = Limits { scope: &scope, deadline, cold: bytes >= COLD };
         // Counted before looking whether the transport is closing, which waits for callers after saying so.
         let caller = (mode == SubmitMode::CallerRuns).then(|| self.common.threads.caller());
         if let Some((kind, cause)) = limits.over(&self.common) {
             return slices.into_iter().for_each(|slice| self.fail(slice, kind, cause, false));
         }
+        let threads = bulk::threads(bytes, self.common.cores).min(self.common.config.threads + 1);
         let line = self.live();
         let (mut ready, mut early) = (Vec::new(), Vec::new());
         for slice in slices {
@@ -208,7 +214,9 @@ impl Peer {
                 continue;
             };
             match line.as_ref().and_then(|line| line.find(generation.value())) {
-                Some(attached) if caller.is_some() => self.execute(slice, &attached, limits, &mut || {}),
+                Some(attached) if caller.is_some() && threads < 2 => {
+                    self.execute(slice, &attached, limits, &mut || {});
+                }
                 Some(attached) => ready.push((slice, attached)),
                 None => early.push(slice),
             }
@@ -216,14 +224,24 @@ impl Peer {
         if ready.is_empty() && early.is_empty() {
             return;
         }
+        let cold = limits.cold;
         let guard = scope.attach(self.waker.clone() as Arc<dyn Abort>);
-        let group = Arc::new(Group { scope, deadline, _guard: guard });
+        let group = Arc::new(Group { scope, deadline, cold, _guard: guard });
         if !early.is_empty() {
             self.wait_with(early, &group);
         }
-        if !ready.is_empty() {
-            let job = |(slice, attached)| Job { slice, attached, group: group.clone() };
-            self.push(ready.into_iter().map(job).collect());
+        if ready.is_empty() {
+            return;
+        }
+        if threads < 2 {
+            let job = |(slice, attached)| Work::Slice(Job { slice, attached, group: group.clone() });
+            return self.push(ready.into_iter().map(job).collect());
+        }
+        let bulk = Arc::new(Bulk::new(ready, group));
+        let helpers = threads - usize::from(caller.is_some());
+        self.push((0..helpers).map(|_| Work::Help(bulk.clone())).collect());
+        if caller.is_some() {
+            bulk.work(self, &mut || {});
         }
     }
 
@@ -244,16 +262,20 @@ impl Peer {
         self.bell.ring();
     }
 
-    /// Has jobs done in the background.
-    pub(super) fn push(self: &Arc<Self>, jobs: Vec<Job>) {
-        let Err(refused) = self.pool.push(self, jobs) else { return };
-        for job in refused {
+    /// Has work done in the background.
+    pub(super) fn push(self: &Arc<Self>, work: Vec<Work>) {
+        let Err(refused) = self.pool.push(self, work) else { return };
+        for work in refused {
             let (kind, cause) = if self.common.is_closing() {
                 (FailureKind::Shutdown, "the transport is shutting down")
             } else {
                 (FailureKind::Unsupported, "no thread can be had to copy in the background")
             };
-            self.fail(job.slice, kind, cause, false);
+            match work {
+                Work::Slice(job) => self.fail(job.slice, kind, cause, false),
+                // Whoever called does it then, or finds out that its time is over.
+                Work::Help(bulk) => bulk.work(self, &mut || {}),
+            }
         }
     }
 
@@ -261,17 +283,26 @@ impl Peer {
     pub(super) fn execute(
         &self,
         slice: Slice,
-        attached: &Arc<Attached>,
+        attached: &Attached,
         limits: Limits<'_>,
         between: &mut dyn FnMut(),
     ) {
-        match transfer::run(&self.common, attached, &slice, limits, between) {
+        let outcome = transfer::run(&self.common, attached, &slice, limits, between);
+        self.ended(slice, outcome);
+    }
+
+    /// Reports what became of a slice. Nothing touches its memory any more.
+    pub(super) fn ended(&self, slice: Slice, outcome: Result<u64, Stop>) {
+        match outcome {
             Ok(bytes) => {
                 if self.last_failure.lock().take().is_some() {
                     tracing::debug!(target: "te::shm", path = %self.label, "works again");
                 }
                 self.in_flight.fetch_sub(1, Ordering::Relaxed);
-                slice.token.done(bytes);
+                let Slice { local, token, .. } = slice;
+                // Whoever is told may withdraw the memory at once.
+                drop(local);
+                token.done(bytes);
             }
             Err(Stop { kind, cause, begun }) => {
                 if kind == FailureKind::BufferGone

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use te_transport::{AbortGuard, CancelScope, Slice};
 
+use super::bulk::Bulk;
 use super::line::Attached;
 use super::peer::Peer;
 use super::transfer::Limits;
@@ -23,13 +24,49 @@ const SHARE: u64 = 256 << 10;
 pub(crate) struct Group {
     pub(crate) scope: CancelScope,
     pub(crate) deadline: Instant,
+    /// See [`Limits`].
+    pub(crate) cold: bool,
     /// Wakes the peer when the submission is cancelled.
     pub(crate) _guard: AbortGuard,
 }
 
 impl Group {
     pub(crate) fn limits(&self) -> Limits<'_> {
-        Limits { scope: &self.scope, deadline: self.deadline }
+        Limits { scope: &self.scope, deadline: self.deadline, cold: self.cold }
+    }
+}
+
+/// What a thread of the pool can take.
+pub(crate) enum Work {
+    /// All of a slice.
+    Slice(Job),
+    /// A part in the copying of a large submission.
+    Help(Arc<Bulk>),
+}
+
+impl Work {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Slice(job) => job.slice.local.len(),
+            Self::Help(_) => SHARE,
+        }
+    }
+
+    fn group(&self) -> &Group {
+        match self {
+            Self::Slice(job) => &job.group,
+            Self::Help(bulk) => bulk.group(),
+        }
+    }
+
+    /// Does it, or what is left of it.
+    fn run(self, peer: &Peer, between: &mut dyn FnMut()) {
+        match self {
+            Self::Slice(Job { slice, attached, group }) => {
+                peer.execute(slice, &attached, group.limits(), between);
+            }
+            Self::Help(bulk) => bulk.work(peer, between),
+        }
     }
 }
 
@@ -42,7 +79,7 @@ pub(crate) struct Job {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Work>,
     running: usize,
     idle: usize,
     closed: bool,
@@ -57,7 +94,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Queues jobs. They come back if the pool is closed, or if no thread can be had.
-    pub(crate) fn push(&self, peer: &Arc<Peer>, jobs: Vec<Job>) -> Result<(), Vec<Job>> {
+    pub(crate) fn push(&self, peer: &Arc<Peer>, jobs: Vec<Work>) -> Result<(), Vec<Work>> {
         let threads = peer.common().config.threads;
         let mut queue = self.queue.lock();
         if queue.closed {
@@ -88,7 +125,7 @@ impl Pool {
         self.ready.notify_all();
     }
 
-    fn take(&self, taken: &mut Vec<Job>) -> bool {
+    fn take(&self, taken: &mut Vec<Work>) -> bool {
         let mut queue = self.queue.lock();
         let mut waited = false;
         loop {
@@ -96,7 +133,7 @@ impl Pool {
             while bytes < SHARE
                 && let Some(job) = queue.jobs.pop_front()
             {
-                bytes += job.slice.local.len();
+                bytes += job.bytes();
                 taken.push(job);
             }
             if !taken.is_empty() {
@@ -116,8 +153,8 @@ impl Pool {
         let mut taken = Vec::new();
         let mut swept = Instant::now();
         while self.take(&mut taken) {
-            for Job { slice, attached, group } in taken.drain(..) {
-                peer.execute(slice, &attached, group.limits(), &mut || {
+            for work in taken.drain(..) {
+                work.run(peer, &mut || {
                     if peer.waker().take() || swept.elapsed() >= SWEEP {
                         self.sweep(peer);
                         swept = Instant::now();
@@ -134,15 +171,15 @@ impl Pool {
             let mut queue = self.queue.lock();
             let jobs = std::mem::take(&mut queue.jobs);
             for job in jobs {
-                match job.group.limits().over(peer.common()) {
-                    Some(why) => over.push((job, why)),
-                    None => queue.jobs.push_back(job),
+                if job.group().limits().over(peer.common()).is_some() {
+                    over.push(job);
+                } else {
+                    queue.jobs.push_back(job);
                 }
             }
         }
-        for (job, (kind, cause)) in over {
-            peer.fail(job.slice, kind, cause, false);
-        }
+        // Finds out by itself that its time is over.
+        over.into_iter().for_each(|work| work.run(peer, &mut || {}));
     }
 }
 

@@ -299,7 +299,8 @@ settings! {
     tcp_digest: Digest = Digest::Off, "tcp.digest", "TE_TCP_DIGEST", (), [], feature "tcp";
     /// Idle time after which the kernel asks whether the peer still exists. Default 30s, range 1s to 9h.
     tcp_keepalive: Duration = secs(30), "tcp.keepalive", "TE_TCP_KEEPALIVE", secs(1)..=HOUR * 9, [], feature "tcp";
-    /// Threads that copy in the background for one peer of this host at most. Default 2, range 1 to 64.
+    /// Threads that copy for one peer of this host at most, in the background or beside the caller of a large batch. Default 2,
+    /// range 1 to 64.
     shm_threads: Count = Count(2), "shm.threads", "TE_SHM_THREADS", Span::Count(1, 64), [], feature "shm";
     /// Time to connect to the socket of a peer of this host, and to prove that it is one. Default 2s, range 1ms to 10min.
     shm_connect_timeout: Duration = secs(2), "shm.connect_timeout", "TE_SHM_CONNECT_TIMEOUT", ms(1)..=secs(600), [],

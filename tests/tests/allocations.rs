@@ -2,40 +2,13 @@
 //!
 //! A batch has a few of its own. What a request costs is what a batch of twice as many requests allocates more.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-#![allow(unsafe_code, reason = "an allocator that counts")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use te::{Access, Buffer, Deadline, Engine, Location, Op, RemoteRange};
 use te_engine::block_on;
-
-struct Counting;
-
-static ALLOCATED: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is handed to the system's allocator as it comes; counting does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller upholds what the system's allocator asks for, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATED.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(memory, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
+use te_memory::CountingAllocator;
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 const BLOCK: u64 = 4096;
 
@@ -52,9 +25,9 @@ fn run(engine: &Engine, op: Op, local: &Buffer, remote: &RemoteRange, requests: 
 /// Allocations of a batch, of both ends together: the fewest of several, as the control plane allocates now and then.
 fn allocations(engine: &Engine, op: Op, local: &Buffer, remote: &RemoteRange, requests: u64) -> u64 {
     let once = || {
-        let before = ALLOCATED.load(Ordering::Relaxed);
+        let before = ALLOCATOR.allocations();
         run(engine, op, local, remote, requests);
-        ALLOCATED.load(Ordering::Relaxed) - before
+        ALLOCATOR.allocations() - before
     };
     (0..200).map(|_| once()).min().unwrap()
 }

@@ -17,6 +17,11 @@ mod size;
 use std::process::ExitCode;
 
 use clap::Parser;
+use te_memory::CountingAllocator;
+
+/// A benchmark reports what both sides allocate.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 use args::{Cli, Command};
 use context::Context;

@@ -58,6 +58,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod copy;
+mod counting;
 mod error;
 mod gate;
 mod hold;
@@ -69,6 +70,7 @@ mod table;
 #[cfg(test)]
 mod testing;
 
+pub use counting::CountingAllocator;
 pub use error::{CopyError, MemoryError, Refusal, RegisterError, ReleaseError, ReserveRejected, StillHeld};
 pub use hold::{Hold, copy_between};
 pub use memory::{Memory, SharedFile, Sharing};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use te::{Buffer, RemoteRange, blocking::Engine};
 
-use super::meter::Meter;
+use super::meter::{Meter, Used};
 use super::raw::RawClient;
 use crate::failure::{Failure, Result};
 use crate::latency::Latencies;
@@ -46,8 +46,8 @@ pub(crate) struct Sample {
     pub(crate) time: Duration,
     /// Microseconds per batch.
     pub(crate) latencies: Latencies,
-    /// CPU time of both sides.
-    pub(crate) cpu: Option<Duration>,
+    /// What both sides used.
+    pub(crate) used: Option<Used>,
 }
 
 /// A thread's work: one batch from an offset of its working set on.
@@ -55,7 +55,7 @@ type Work<'a> = Box<dyn FnMut(u64) -> Result<()> + Send + 'a>;
 
 /// Runs every thread's work until `duration` is over, from a common start to the last end.
 fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>, meter: Option<&Meter>) -> Result<Sample> {
-    let cpu_before = meter.and_then(Meter::used);
+    let before = meter.and_then(Meter::used);
     let start = Barrier::new(work.len() + 1);
     let outcomes: Vec<Result<(u64, Latencies)>> = Vec::with_capacity(work.len());
     let (outcomes, time) = thread::scope(|scope| {
@@ -90,8 +90,8 @@ fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>, meter: Option<
         }
         (outcomes, began.elapsed())
     });
-    let cpu = meter.and_then(Meter::used).zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
-    let mut sample = Sample { bytes: 0, time, latencies: Latencies::new()?, cpu };
+    let used = meter.and_then(Meter::used).zip(before).map(|(after, before)| after.since(before));
+    let mut sample = Sample { bytes: 0, time, latencies: Latencies::new()?, used };
     for outcome in outcomes {
         let (batches, latencies) = outcome?;
         sample.bytes += batches * shape.block * shape.batch;
@@ -117,6 +117,7 @@ impl Load<'_> {
     }
 
     fn work(&self, thread: u64) -> Result<Work<'_>> {
+        let Self { engine, local, .. } = *self;
         let Shape { write, block, batch, area, .. } = self.shape;
         let base = thread * area;
         // Made once, as a program would that moves the same layers again and again.
@@ -124,10 +125,10 @@ impl Load<'_> {
             .map(|i| self.remote.slice(base + i * block, block))
             .collect::<te::Result<_>>()?;
         Ok(Box::new(move |offset| {
-            let mut requests = self.engine.batch().reserve(index(batch));
+            let mut requests = engine.batch().reserve(index(batch));
             for i in 0..batch {
                 let at = offset + i * block;
-                let here = self.local.slice(base + at..base + at + block);
+                let here = local.slice(base + at..base + at + block);
                 let there = &blocks[index(at / block)];
                 requests = if write { requests.write(here, there) } else { requests.read(there, here) };
             }

@@ -1,25 +1,51 @@
-//! CPU time of both sides, and where they run.
+//! What both sides use: CPU time and allocations; and where they run.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::child::JsonChild;
 use crate::failure::{Failure, Result};
 
-/// Reads how much CPU time processes have used.
+/// Within this time the other side says what it has used.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Reads what this process and one other on this host have used.
 pub(crate) struct Meter {
-    processes: Vec<u32>,
+    other: RefCell<JsonChild>,
+}
+
+/// What both sides have used.
+#[derive(Clone, Copy)]
+pub(crate) struct Used {
+    /// User and system time, to a hundredth of a second.
+    pub(crate) cpu: Duration,
+    /// Allocations on the heap.
+    pub(crate) allocations: u64,
+}
+
+impl Used {
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            cpu: self.cpu.saturating_sub(before.cpu),
+            allocations: self.allocations.saturating_sub(before.allocations),
+        }
+    }
 }
 
 impl Meter {
-    /// For this process and one other on this host.
-    pub(crate) fn with(other: u32) -> Self {
-        Self { processes: vec![std::process::id(), other] }
+    /// For this process and a child that serves.
+    pub(crate) fn with(other: JsonChild) -> Self {
+        Self { other: RefCell::new(other) }
     }
 
-    /// User and system time of all of them so far, to a hundredth of a second; `None` if one is gone.
-    pub(crate) fn used(&self) -> Option<Duration> {
-        self.processes.iter().map(|process| used_by(*process)).sum()
+    /// What both have used so far; `None` if the other one is gone.
+    pub(crate) fn used(&self) -> Option<Used> {
+        let mut other = self.other.try_borrow_mut().ok()?;
+        let cpu = used_by(std::process::id())? + used_by(other.id())?;
+        let theirs = other.ask("allocations", ANSWER).ok()?["allocations"].as_u64()?;
+        Some(Used { cpu, allocations: crate::ALLOCATOR.allocations() + theirs })
     }
 }
 
@@ -76,11 +102,10 @@ mod tests {
 
     #[test]
     fn time_of_a_busy_process_grows() {
-        let meter = Meter { processes: vec![std::process::id()] };
-        let before = meter.used().unwrap();
-        while meter.used().unwrap() == before {
+        let before = used_by(std::process::id()).unwrap();
+        while used_by(std::process::id()).unwrap() == before {
             std::hint::spin_loop();
         }
-        assert_eq!(Meter::with(u32::MAX).used(), None);
+        assert_eq!(used_by(u32::MAX), None);
     }
 }

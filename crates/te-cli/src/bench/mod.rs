@@ -184,8 +184,8 @@ fn local(context: &Context, args: &LocalArgs) -> Result<()> {
         cores.pin(false)?;
     }
     let target = JsonChild::start(context, "target", &arguments)?;
-    let meter = Meter::with(target.id());
     let hello = target.next(Duration::from_secs(30))?;
+    let meter = Meter::with(target);
     let segment = hello["segment"].as_str().unwrap_or_default();
     let raw = hello["raw"].as_str().and_then(|address| address.parse().ok()).filter(|_| args.raw);
     let here = context.on_loopback(child::loopback())?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::load::{Sample, Shape};
+use super::meter::Used;
 use crate::failure::Result;
 use crate::latency::Latencies;
 use crate::output::{self, Align, Table};
@@ -22,19 +23,23 @@ pub(super) struct Summary {
     speeds: Vec<f64>,
     latencies: Latencies,
     bytes: u64,
-    /// CPU time of both sides in all rounds, if both can be looked at.
-    cpu: Option<Duration>,
+    /// What both sides used in all rounds, if both can be looked at.
+    used: Option<Used>,
 }
 
 impl Summary {
     pub(super) fn new() -> Result<Self> {
-        Ok(Self { speeds: Vec::new(), latencies: Latencies::new()?, bytes: 0, cpu: Some(Duration::ZERO) })
+        let used = Some(Used { cpu: Duration::ZERO, allocations: 0 });
+        Ok(Self { speeds: Vec::new(), latencies: Latencies::new()?, bytes: 0, used })
     }
 
     pub(super) fn add(&mut self, sample: &Sample) -> Result<()> {
         self.speeds.push(size::gigabytes_per_second(sample.bytes, sample.time));
         self.bytes += sample.bytes;
-        self.cpu = self.cpu.zip(sample.cpu).map(|(sum, more)| sum + more);
+        self.used = self.used.zip(sample.used).map(|(sum, more)| Used {
+            cpu: sum.cpu + more.cpu,
+            allocations: sum.allocations + more.allocations,
+        });
         self.latencies.add(&sample.latencies)
     }
 
@@ -47,20 +52,27 @@ impl Summary {
 
     /// CPU seconds of both sides together for a gigabyte (1e9 bytes).
     fn cpu_per_gigabyte(&self) -> Option<f64> {
-        self.cpu.filter(|_| self.bytes > 0).map(|cpu| cpu.as_secs_f64() * 1e9 / self.bytes as f64)
+        self.used.filter(|_| self.bytes > 0).map(|used| used.cpu.as_secs_f64() * 1e9 / self.bytes as f64)
+    }
+
+    /// Allocations of both sides together for a request of `block` bytes.
+    fn allocations_per_request(&self, block: u64) -> Option<f64> {
+        let requests = self.bytes / block.max(1);
+        self.used.filter(|_| requests > 0).map(|used| used.allocations as f64 / requests as f64)
     }
 
     fn quantile(&self, quantile: f64) -> u64 {
         self.latencies.quantile(quantile)
     }
 
-    fn to_json(&self) -> Value {
+    fn to_json(&self, block: u64) -> Value {
         json!({
             "gigabytes_per_second": self.median(),
             "rounds": self.speeds,
             "batch_p50_us": self.quantile(0.5),
             "batch_p99_us": self.quantile(0.99),
             "cpu_seconds_per_gigabyte": self.cpu_per_gigabyte(),
+            "allocations_per_request": self.allocations_per_request(block),
         })
     }
 }
@@ -83,7 +95,8 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
                 json!({
                     "op": op(row.shape), "block": row.shape.block, "batch": row.shape.batch,
                     "threads": row.shape.threads, "area": row.shape.area * row.shape.threads,
-                    "engine": row.engine.to_json(), "raw": row.raw.as_ref().map(Summary::to_json),
+                    "engine": row.engine.to_json(row.shape.block),
+                    "raw": row.raw.as_ref().map(|raw| raw.to_json(row.shape.block)),
                     "ratio": ratio(row),
                 })
             })
@@ -99,6 +112,7 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
         ("p50", Align::Right),
         ("p99", Align::Right),
         ("CPU s/GB", Align::Right),
+        ("ALLOCS", Align::Right),
     ];
     let with_raw = rows.iter().any(|row| row.raw.is_some());
     if with_raw {
@@ -112,6 +126,10 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
     let cpu = |summary: &Summary| {
         summary.cpu_per_gigabyte().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.3}"))
     };
+    let allocations = |row: &Row| {
+        let count = row.engine.allocations_per_request(row.shape.block);
+        count.map_or_else(|| "-".to_owned(), |count| format!("{count:.2}"))
+    };
     let mut table = Table::new(&columns);
     for row in rows {
         let mut cells = vec![
@@ -123,6 +141,7 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
             size::micros(row.engine.quantile(0.5)),
             size::micros(row.engine.quantile(0.99)),
             cpu(&row.engine),
+            allocations(row),
         ];
         if let Some(raw) = &row.raw {
             cells.push(format!("{:.2}", raw.median()));
@@ -134,7 +153,7 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
     }
     table.print()?;
     output::line(
-        "\nmedian of the rounds; latency per batch; CPU time of both sides, where both are on this host",
+        "\nmedian of the rounds; latency per batch; CPU time, and allocations for a request, of both sides, where both are on this host",
     )
 }
 

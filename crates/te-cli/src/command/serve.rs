@@ -163,6 +163,7 @@ fn answer(buffer: &Buffer, command: &str) -> Value {
             Ok(()) => json!({ "ok": true, "filled": buffer.len() }),
             Err(error) => refused(error.to_string()),
         },
-        _ => refused("expected `check OFFSET LENGTH SEED` or `fill SEED`".to_owned()),
+        (Some("allocations"), ..) => json!({ "ok": true, "allocations": crate::ALLOCATOR.allocations() }),
+        _ => refused("expected `check OFFSET LENGTH SEED`, `fill SEED` or `allocations`".to_owned()),
     }
 }

@@ -1,10 +1,13 @@
-//! `cargo xtask bench`: ours beside raw sockets and beside the reference engine, in one run, as ratios.
+//! `cargo xtask bench`: ours beside raw sockets, beside the reference engine, and within one host beside plain copies and
+//! UCX, in one run, as ratios.
 //!
 //! Every figure is the median of several rounds; ours and the yardstick take turns, so that a machine that becomes slower
 //! meanwhile is slower for both.
 
+mod memory;
 mod reference;
 mod table;
+mod ucx;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +23,9 @@ use crate::shell::Cmd;
 use crate::workspace::Workspace;
 use reference::ReferenceBench;
 use table::{Measure, Row, median};
+
+/// What can be taken alone; the page is written when all are taken.
+const PARTS: [&str; 3] = ["memory", "raw", "reference"];
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -61,6 +67,10 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
     let check = args.flag("--check");
     let program = args.value("--te")?.map(PathBuf::from);
     let rounds = args.number("--rounds", 5)?;
+    let part = args.value("--part")?;
+    if let Some(part) = part.as_deref().filter(|part| !PARTS.contains(part)) {
+        return Err(format!("--part {part}: there are {}", PARTS.join(", ")).into());
+    }
     args.finish()?;
     let workspace = Workspace::load()?;
     let te = match program {
@@ -69,30 +79,34 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
     };
     let environment = Environment::prepare(&workspace)?;
     let mut rows = Vec::new();
-    for framing in FRAMINGS {
-        for (block, batch) in cells(RAW) {
-            for row in beside_raw(&te, framing, block, batch, rounds)? {
-                println!("{row}");
-                rows.push(row);
+    let mut print = |measured: Vec<Row>| {
+        measured.iter().for_each(|row| println!("{row}"));
+        rows.extend(measured);
+    };
+    let wanted = |name: &str| part.as_deref().is_none_or(|part| part == name);
+    if wanted("memory") {
+        memory::measure(&workspace, &te, &environment, rounds, &mut print)?;
+    }
+    if wanted("raw") {
+        for framing in FRAMINGS {
+            for (block, batch) in cells(RAW) {
+                print(beside_raw(&te, framing, block, batch, rounds)?);
+            }
+        }
+        print(beside_ping_pong(&te, rounds)?);
+    }
+    if wanted("reference") {
+        let largest = REFERENCE.iter().map(|(block, batch)| block * batch).max().unwrap_or(MIB);
+        let mut reference = ReferenceBench::start(&environment, largest)?;
+        for (block, batch) in REFERENCE {
+            for op in ["write", "read"] {
+                print(beside_reference(&te, &mut reference, op, block, batch, rounds)?);
             }
         }
     }
-    for row in beside_ping_pong(&te, rounds)? {
-        println!("{row}");
-        rows.push(row);
+    if part.is_none() {
+        table::write(&workspace.root.join("docs/performance.md"), &rows)?;
     }
-    let largest = REFERENCE.iter().map(|(block, batch)| block * batch).max().unwrap_or(MIB);
-    let mut reference = ReferenceBench::start(&environment, largest)?;
-    for (block, batch) in REFERENCE {
-        for op in ["write", "read"] {
-            for row in beside_reference(&te, &mut reference, op, block, batch, rounds)? {
-                println!("{row}");
-                rows.push(row);
-            }
-        }
-    }
-    drop(reference);
-    table::write(&workspace.root.join("docs/performance.md"), &rows)?;
     let short = rows.iter().filter(|row| row.is_short()).count();
     let mut outcome = Outcome { passed: rows.len() - short, ..Outcome::default() };
     for row in rows.iter().filter(|row| row.is_short()) {
@@ -112,7 +126,7 @@ fn cells((blocks, batches): (&[u64], &[u64])) -> impl Iterator<Item = (u64, u64)
 fn beside_raw(te: &Path, framing: &'static str, block: u64, batch: u64, rounds: u64) -> Result<Vec<Row>> {
     let report = local(
         te,
-        framing,
+        &tcp(framing),
         &[
             ("--block", block.to_string()),
             ("--batch", batch.to_string()),
@@ -138,7 +152,7 @@ fn beside_ping_pong(te: &Path, rounds: u64) -> Result<Vec<Row>> {
     let (block, promised) = PING_PONG;
     let report = local(
         te,
-        NATIVE,
+        &tcp(NATIVE),
         &[
             ("--block", block.to_string()),
             ("--batch", "1".to_owned()),
@@ -192,21 +206,9 @@ fn beside_reference(
     for _ in 0..rounds {
         theirs.push(reference.run(op, block, batch, Duration::from_secs(1))?);
         for (framing, figures) in &mut ours {
-            let report = local(
-                te,
-                framing,
-                &[
-                    ("--op", op.to_owned()),
-                    ("--block", block.to_string()),
-                    ("--batch", batch.to_string()),
-                    // The same memory as the reference's program works on.
-                    ("--area", (block * batch).max(MIB).to_string()),
-                    ("--rounds", "1".to_owned()),
-                    ("--duration", "1s".to_owned()),
-                ],
-            )?;
-            let figure = report[0]["engine"]["gigabytes_per_second"].as_f64();
-            figures.push(figure.ok_or_else(|| format!("te bench printed no figure: {report}"))?);
+            // The same memory as the reference's program works on.
+            let area = (block * batch).max(MIB);
+            figures.push(rate(te, &tcp(framing), op, (block, batch), area)?);
         }
     }
     let theirs = median(&mut theirs);
@@ -224,12 +226,34 @@ fn beside_reference(
     Ok(ours.into_iter().map(row).collect())
 }
 
-fn local(te: &Path, framing: &str, arguments: &[(&str, String)]) -> Result<Value> {
-    let mut command = Cmd::new(te)
-        .args(["bench", "local", "--json", "--set", "transports=tcp"])
-        .args(["--set", &format!("tcp.framing={framing}")])
-        .deadline(Duration::from_secs(300));
-    for (name, value) in arguments {
+/// Arguments for a way that the bytes take.
+type Way = Vec<(&'static str, String)>;
+
+fn tcp(framing: &str) -> Way {
+    vec![("--set", "transports=tcp".to_owned()), ("--set", format!("tcp.framing={framing}"))]
+}
+
+/// Gigabytes per second of one round of a second.
+fn rate(te: &Path, way: &Way, op: &str, (block, batch): (u64, u64), area: u64) -> Result<f64> {
+    let report = local(
+        te,
+        way,
+        &[
+            ("--op", op.to_owned()),
+            ("--block", block.to_string()),
+            ("--batch", batch.to_string()),
+            ("--area", area.to_string()),
+            ("--rounds", "1".to_owned()),
+            ("--duration", "1s".to_owned()),
+        ],
+    )?;
+    let figure = report[0]["engine"]["gigabytes_per_second"].as_f64();
+    figure.ok_or_else(|| format!("te bench printed no figure: {report}").into())
+}
+
+fn local(te: &Path, way: &Way, arguments: &[(&str, String)]) -> Result<Value> {
+    let mut command = Cmd::new(te).args(["bench", "local", "--json"]).deadline(Duration::from_secs(300));
+    for (name, value) in way.iter().chain(arguments) {
         command = command.arg(name);
         if !value.is_empty() {
             command = command.arg(value);

@@ -72,7 +72,7 @@ impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:<6} {:<6} {:>8} x {:<3} {:<17} {:>7.3} / {:>7.3} {:<8} = {:>5.2}  {}",
+            "{:<13} {:<6} {:>8} x {:<3} {:<17} {:>7.3} / {:>7.3} {:<8} = {:>5.2}  {}",
             self.framing,
             self.op,
             size(self.block),

@@ -44,22 +44,39 @@ impl Process {
     pub(crate) unsafe fn copy(&self, op: Op, local: *mut u8, remote: u64, len: usize) -> Result<(), Fault> {
         let mut moved = 0;
         while moved < len {
+            let mut parts = Parts::new();
+            let outside = || Fault::Refused(io::Error::from(io::ErrorKind::InvalidInput));
+            let from = remote.checked_add(moved as u64).ok_or_else(outside)?;
+            parts.push(local.wrapping_add(moved), from, (len - moved) as u64);
+            // SAFETY: `moved` is below `len`, for which the caller vouches.
+            moved += unsafe { self.copy_parts(op, &mut parts) }?;
+        }
+        Ok(())
+    }
+
+    /// Moves the bytes of all parts with one call, which may stop early; how many bytes, one at least. Looks before and after
+    /// like [`copy`](Self::copy).
+    ///
+    /// # Safety
+    ///
+    /// The local memory of each part must be good for its length, to be written if `op` reads, in the way that the kernel may
+    /// touch it.
+    pub(crate) unsafe fn copy_parts(&self, op: Op, parts: &mut Parts) -> Result<usize, Fault> {
+        loop {
             if !self.lives() {
                 return Err(Fault::Ended);
             }
-            // SAFETY: `moved` is below `len`, for which the caller vouches.
-            let count = unsafe {
-                call(self.pid.as_raw_nonzero().get(), op, local.wrapping_add(moved), remote, moved, len)
-            };
+            let (here, there) = (&parts.here[..parts.len], &parts.there[..parts.len]);
+            // SAFETY: the caller vouches for the local parts.
+            let count = unsafe { call(self.pid.as_raw_nonzero().get(), op, here, there) };
             match count {
+                _ if !self.lives() => return Err(Fault::Ended),
                 Ok(0) => return Err(Fault::Refused(io::Error::from(io::ErrorKind::WriteZero))),
-                Ok(count) => moved += count,
+                Ok(count) => return Ok(count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) if !self.lives() => return Err(Fault::Ended),
                 Err(error) => return Err(Fault::Refused(error)),
             }
         }
-        if self.lives() { Ok(()) } else { Err(Fault::Ended) }
     }
 
     /// Reads a nonce from there: whether this process may, and whether the number means the same process to both.
@@ -87,22 +104,49 @@ pub(crate) enum Fault {
     Refused(io::Error),
 }
 
-/// One call for the bytes from `moved` to `len`.
+/// Memory here and as much memory there, part by part, for one call.
+pub(crate) struct Parts {
+    here: [libc::iovec; Self::MAX],
+    there: [libc::iovec; Self::MAX],
+    len: usize,
+}
+
+impl Parts {
+    /// Most parts of one call.
+    pub(crate) const MAX: usize = 64;
+
+    pub(crate) fn new() -> Self {
+        const NONE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Self { here: [NONE; Self::MAX], there: [NONE; Self::MAX], len: 0 }
+    }
+
+    /// Adds a part. What does not fit in the list, or is no address of this machine, is left out, and what comes after it.
+    pub(crate) fn push(&mut self, local: *mut u8, remote: u64, len: u64) {
+        let (Ok(from), Ok(len)) = (usize::try_from(remote), usize::try_from(len)) else {
+            return;
+        };
+        if let (Some(here), Some(there)) = (self.here.get_mut(self.len), self.there.get_mut(self.len)) {
+            *here = libc::iovec { iov_base: local.cast(), iov_len: len };
+            *there = libc::iovec { iov_base: std::ptr::without_provenance_mut(from), iov_len: len };
+            self.len += 1;
+        }
+    }
+}
+
+/// One call.
 ///
 /// # Safety
 ///
-/// `local` must be good for `len - moved` bytes.
-unsafe fn call(pid: i32, op: Op, local: *mut u8, remote: u64, moved: usize, len: usize) -> io::Result<usize> {
-    let outside = || io::Error::from(io::ErrorKind::InvalidInput);
-    let from = usize::try_from(remote).ok().and_then(|start| start.checked_add(moved)).ok_or_else(outside)?;
-    let here = libc::iovec { iov_base: local.cast(), iov_len: len - moved };
-    let there = libc::iovec { iov_base: std::ptr::without_provenance_mut(from), iov_len: len - moved };
+/// The local parts must be good for their length.
+unsafe fn call(pid: i32, op: Op, here: &[libc::iovec], there: &[libc::iovec]) -> io::Result<usize> {
+    let (local, remote) = (here.as_ptr(), there.as_ptr());
+    let (locals, remotes) = (here.len() as libc::c_ulong, there.len() as libc::c_ulong);
     let count = match op {
-        // SAFETY: one valid vector on either side; the local one is good to write, says the caller, and the kernel checks
-        // the remote one.
-        Op::Read => unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) },
-        // SAFETY: as above, and the local one is only read.
-        Op::Write => unsafe { libc::process_vm_writev(pid, &raw const here, 1, &raw const there, 1, 0) },
+        // SAFETY: as many valid vectors on either side as are said; the local ones are good to write, says the caller, and
+        // the kernel checks the remote ones.
+        Op::Read => unsafe { libc::process_vm_readv(pid, local, locals, remote, remotes, 0) },
+        // SAFETY: as above, and the local ones are only read.
+        Op::Write => unsafe { libc::process_vm_writev(pid, local, locals, remote, remotes, 0) },
     };
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }

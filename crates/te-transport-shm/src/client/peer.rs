@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use std::vec::IntoIter;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 use te_segment::TransportKind;
@@ -207,18 +208,21 @@ impl Peer {
         let threads = bulk::threads(bytes, self.common.cores).min(self.common.config.threads + 1);
         let line = self.live();
         let (mut ready, mut early) = (Vec::new(), Vec::new());
-        for slice in slices {
-            let Some(generation) = slice.generation else {
-                let cause = "shared memory needs the generation of the buffer";
-                self.fail(slice, FailureKind::Unsupported, cause, false);
-                continue;
-            };
-            match line.as_ref().and_then(|line| line.find(generation.value())) {
-                Some(attached) if caller.is_some() && threads < 2 => {
-                    self.execute(slice, &attached, limits, &mut || {});
+        let mut slices = slices.into_iter();
+        while let Some(first) = slices.as_slice().first() {
+            let attached = first.generation.map(|generation| line.as_ref()?.find(generation.value()));
+            match attached {
+                Some(Some(attached)) if caller.is_some() && threads < 2 => {
+                    self.execute_some(&mut slices, &attached, limits);
                 }
-                Some(attached) => ready.push((slice, attached)),
-                None => early.push(slice),
+                Some(Some(attached)) => ready.extend(slices.next().map(|slice| (slice, attached))),
+                Some(None) => early.extend(slices.next()),
+                None => {
+                    let cause = "shared memory needs the generation of the buffer";
+                    if let Some(slice) = slices.next() {
+                        self.fail(slice, FailureKind::Unsupported, cause, false);
+                    }
+                }
             }
         }
         if ready.is_empty() && early.is_empty() {
@@ -276,6 +280,21 @@ impl Peer {
                 // Whoever called does it then, or finds out that its time is over.
                 Work::Help(bulk) => bulk.work(self, &mut || {}),
             }
+        }
+    }
+
+    /// Copies one or more slices of one buffer on the calling thread and reports the outcomes.
+    fn execute_some(&self, slices: &mut IntoIter<Slice>, attached: &Attached, limits: Limits<'_>) {
+        let front = &slices.as_slice()[..transfer::together(slices.as_slice())];
+        let (done, stopped) = transfer::run_all(&self.common, attached, front, limits);
+        for slice in slices.take(done) {
+            let bytes = slice.local.len();
+            self.ended(slice, Ok(bytes));
+        }
+        if let Some(stop) = stopped
+            && let Some(slice) = slices.next()
+        {
+            self.ended(slice, Err(stop));
         }
     }
 

@@ -11,10 +11,12 @@ use super::Common;
 use super::line::Attached;
 use crate::counters::add;
 use crate::hold::{self, Barred};
-use crate::process::Fault;
+use crate::process::{Fault, Parts};
 
 /// Bytes copied under one mark: what a withdrawal or a cancellation waits for at most.
 pub(super) const PIECE: usize = 1 << 20;
+/// Slices copied under one mark at most.
+const TOGETHER: usize = Parts::MAX;
 /// Bytes of one slice at most. Whoever watches for silence sees slices end; this one takes far less than a second.
 pub(crate) const MAX_SLICE: u64 = 256 << 20;
 /// A thread that finds all slots taken looks again so often before it pauses.
@@ -96,6 +98,46 @@ pub(super) fn check(attached: &Attached, slice: &Slice) -> Result<usize, Stop> {
     usize::try_from(slice.local.len()).map_err(|_| outside())
 }
 
+/// How many slices from the front on can be copied under one mark: one at least, more while they are small, of one buffer
+/// and of one direction.
+pub(super) fn together(slices: &[Slice]) -> usize {
+    let Some(first) = slices.first() else { return 0 };
+    let mut bytes = 0;
+    let fits = |slice: &&Slice| {
+        bytes += slice.local.len();
+        slice.op == first.op && slice.generation == first.generation && bytes <= PIECE as u64
+    };
+    slices.iter().take(TOGETHER).take_while(fits).count().max(1)
+}
+
+/// Copies slices that go [`together`]: how many from the front on are done, and if not all, perhaps why the next one is not.
+pub(super) fn run_all(
+    common: &Common,
+    attached: &Attached,
+    slices: &[Slice],
+    limits: Limits<'_>,
+) -> (usize, Option<Stop>) {
+    let mut wrong = None;
+    let whole = slices.iter().take_while(|slice| match check(attached, slice) {
+        Ok(_) => true,
+        Err(stop) => {
+            wrong = Some(stop);
+            false
+        }
+    });
+    let checked = &slices[..whole.count()];
+    let done = match checked {
+        [] => Ok(0),
+        [slice] => run(common, attached, slice, limits, &mut || {}).map(|_| 1),
+        slices => marked(common, attached, limits, &mut || {}, || several(common, attached, slices, limits)),
+    };
+    match done {
+        Ok(done) if done == checked.len() => (done, wrong),
+        Ok(done) => (done, None),
+        Err(stop) => (0, Some(stop)),
+    }
+}
+
 /// Copies the piece of a checked slice that begins at `done`; how many bytes that were. An error speaks of this piece only.
 pub(super) fn step(
     common: &Common,
@@ -105,6 +147,22 @@ pub(super) fn step(
     limits: Limits<'_>,
     between: &mut dyn FnMut(),
 ) -> Result<usize, Stop> {
+    marked(common, attached, limits, between, || {
+        // A checked slice has a length that fits.
+        let len = usize::try_from(slice.local.len()).unwrap_or(usize::MAX);
+        let part = PIECE.min(len - done);
+        piece(common, attached, slice, done, part, limits.cold).map(|()| part)
+    })
+}
+
+/// Calls `copy` under a mark.
+fn marked<T>(
+    common: &Common,
+    attached: &Attached,
+    limits: Limits<'_>,
+    between: &mut dyn FnMut(),
+    copy: impl FnOnce() -> Result<T, Stop>,
+) -> Result<T, Stop> {
     let (ties, place) = (&*attached.ties, place());
     let mut tries = 0;
     loop {
@@ -115,32 +173,72 @@ pub(super) fn step(
         let Some(copying) = ties.enter() else {
             return Err(stop(FailureKind::ConnectionLost, "the peer's socket has closed", false));
         };
-        let mark = match hold::mark(&ties.page, place, attached.buffer) {
-            Ok(mark) => mark,
-            Err(Barred::Busy) => {
-                drop(copying);
-                tries += 1;
-                if tries < PATIENCE {
-                    thread::yield_now()
-                } else {
-                    thread::sleep(Duration::from_micros(50))
-                }
-                continue;
-            }
+        match hold::mark(&ties.page, place, attached.buffer) {
+            Ok(_mark) => return copy(),
+            Err(Barred::Busy) => {}
             Err(Barred::Revoked) => {
                 return Err(stop(FailureKind::BufferGone, "the peer has withdrawn the buffer", false));
             }
             Err(Barred::Closed) => {
                 return Err(stop(FailureKind::ConnectionLost, "the peer has ended the connection", false));
             }
-        };
-        // A checked slice has a length that fits.
-        let len = usize::try_from(slice.local.len()).unwrap_or(usize::MAX);
-        let part = PIECE.min(len - done);
-        piece(common, attached, slice, done, part, limits.cold)?;
-        drop(mark);
+        }
         drop(copying);
-        return Ok(part);
+        tries += 1;
+        if tries < PATIENCE { thread::yield_now() } else { thread::sleep(Duration::from_micros(50)) }
+    }
+}
+
+/// Copies several whole slices, which are a piece together, under the caller's mark; how many.
+fn several(
+    common: &Common,
+    attached: &Attached,
+    slices: &[Slice],
+    limits: Limits<'_>,
+) -> Result<usize, Stop> {
+    let (None, Ok(process)) = (attached.mapping(), &attached.ties.process) else {
+        for (done, slice) in slices.iter().enumerate() {
+            let len = usize::try_from(slice.local.len()).unwrap_or(usize::MAX);
+            match piece(common, attached, slice, 0, len, limits.cold) {
+                Ok(()) => {}
+                Err(stop) if done == 0 => return Err(stop),
+                // It is found again, as the first.
+                Err(_) => return Ok(done),
+            }
+        }
+        return Ok(slices.len());
+    };
+    let mut parts = Parts::new();
+    for slice in slices {
+        parts.push(slice.local.as_ptr(), slice.remote.start(), slice.local.len());
+    }
+    // SAFETY: the bytes are inside the holds of the slices, whose memory the kernel may touch.
+    let moved = unsafe { process.copy_parts(slices[0].op, &mut parts) }.map_err(fault)?;
+    let mut left = moved as u64;
+    let whole = slices.iter().take_while(|slice| match left.checked_sub(slice.local.len()) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    });
+    let done = whole.count();
+    add(&common.counters.process_bytes, slices[..done].iter().map(|slice| slice.local.len()).sum());
+    if done > 0 {
+        return Ok(done);
+    }
+    // The first one does not go at once. Alone it is moved to its end, or says why not.
+    let len = usize::try_from(slices[0].local.len()).unwrap_or(usize::MAX);
+    piece(common, attached, &slices[0], 0, len, limits.cold).map(|()| 1)
+}
+
+fn fault(fault: Fault) -> Stop {
+    match fault {
+        Fault::Ended => stop(FailureKind::ConnectionLost, "the peer's process has ended", true),
+        Fault::Refused(error) => {
+            let cause = format!("the kernel does not move the bytes between the processes: {error}");
+            stop(FailureKind::Unsupported, cause, true)
+        }
     }
 }
 
@@ -179,15 +277,7 @@ fn piece(
     };
     let address = attached.range.start() + offset;
     // SAFETY: the bytes are inside the hold of the slice, whose memory the kernel may touch.
-    match unsafe { process.copy(slice.op, local, address, part) } {
-        Ok(()) => {
-            add(&common.counters.process_bytes, part as u64);
-            Ok(())
-        }
-        Err(Fault::Ended) => Err(stop(FailureKind::ConnectionLost, "the peer's process has ended", true)),
-        Err(Fault::Refused(error)) => {
-            let cause = format!("the kernel does not move the bytes between the processes: {error}");
-            Err(stop(FailureKind::Unsupported, cause, true))
-        }
-    }
+    unsafe { process.copy(slice.op, local, address, part) }.map_err(fault)?;
+    add(&common.counters.process_bytes, part as u64);
+    Ok(())
 }

@@ -150,8 +150,8 @@ impl VerbsError {
                  not needed, look at `rdma resource show` and `ulimit -l`",
             ),
             libc::ENOMEM if registering => Some(
-                "the limit of locked memory is reached, or the device is out of memory keys (MKEY): raise `ulimit -l`, \
-                 register fewer or larger ranges",
+                "the limit of locked memory is reached, the device is out of memory keys (MKEY), or part of the range is not \
+                 mapped: raise `ulimit -l`, register fewer or larger ranges",
             ),
             libc::EFAULT if registering => Some(
                 "part of the range is not mapped, or it is memory that the device cannot reach: device memory needs a \

@@ -4,11 +4,13 @@
 
 mod common;
 
+use std::os::fd::AsRawFd;
+
 use common::{Area, Side, connect, drain, one};
 use te_sys_verbs::fake::{Fabric, Fault, Nic};
 use te_sys_verbs::{
-    Access, Call, Completion, EventKind, Flags, Gid, Lacking, Local, QueueSize, ReceiveList, Remote, State,
-    Status, Subject, Verb, WorkList,
+    Access, Call, Completion, CompletionChannel, EventKind, Flags, Gid, Lacking, Local, QueueSize,
+    ReceiveList, Remote, State, Status, Subject, Verb, WorkList,
 };
 
 fn two() -> Fabric {
@@ -174,6 +176,64 @@ fn held_requests_are_carried_out_later_or_flushed() {
     a.pair.post(&mut list).unwrap();
     a.pair.to_error().unwrap();
     assert!(one(&a.queue).status().is_flush());
+}
+
+#[test]
+fn one_nic_is_held_and_others_are_not() {
+    let (fabric, mut list) = (two(), WorkList::default());
+    let (a, b) = pair(&fabric);
+    let (here, there) = (Area::new(&a, 64, 7), Area::new(&b, 64, 1));
+    fabric.hold_nic("fake0");
+    writes(&mut list, 1, 64, &here, there.remote());
+    a.pair.post(&mut list).unwrap();
+    list.clear();
+    writes(&mut list, 1, 64, &there, here.remote());
+    b.pair.post(&mut list).unwrap();
+    assert_eq!((drain(&a.queue).len(), drain(&b.queue).len()), (0, 1));
+    fabric.release();
+    assert!(one(&a.queue).status().is_success());
+}
+
+/// Waits until the channel has something.
+fn wait(channel: &CompletionChannel) {
+    let mut wanted = libc::pollfd { fd: channel.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, which is open.
+    let ready = unsafe { libc::poll(&raw mut wanted, 1, 60_000) };
+    assert_eq!(ready, 1, "the channel told of nothing for a minute");
+}
+
+#[test]
+fn a_poller_that_sleeps_on_the_channel_misses_nothing() {
+    const POSTS: usize = 500;
+    let fabric = two();
+    let (a, b) = pair(&fabric);
+    let (from, to) = (Area::new(&a, 64, 7), Area::new(&b, 64, 1));
+    std::thread::scope(|scope| {
+        let poller = scope.spawn(|| {
+            let mut seen = 0;
+            let channel = a.queue.channel().unwrap();
+            loop {
+                a.queue.arm(false).unwrap();
+                seen += drain(&a.queue).len();
+                if seen == POSTS {
+                    return;
+                }
+                wait(channel);
+                while channel.next().unwrap().is_some() {}
+            }
+        });
+        let mut list = WorkList::default();
+        writes(&mut list, 1, 64, &from, to.remote());
+        for _ in 0..POSTS {
+            // The queue is full until the poller has taken completions.
+            while let Err(refusal) = a.pair.post(&mut list) {
+                assert!(refusal.is_full(), "{refusal}");
+                std::thread::yield_now();
+            }
+        }
+        poller.join().unwrap();
+    });
+    assert_eq!(to.bytes(), from.bytes());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The functions, as the library has them: the table, devices, contexts and registrations.
+//! The functions, as the library has them: the table, contexts and registrations.
 //!
 //! SAFETY, for all of this file: the table that these functions are in is given to the owning layer alone, which passes
 //! pointers that it got from here, to objects that it has not destroyed, and to its own structures. Every pointer of the
@@ -9,9 +9,10 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::Arc;
 
+use super::devices::{free_device_list, get_device_list, get_device_name};
 use super::objects::{FakeContext, FakeDevice, hear, pipe};
 use super::queues::*;
-use super::state::{ContextState, Core, Region, State, by_tag};
+use super::state::{ContextState, Core, Region, State};
 use crate::error::Call;
 use crate::ffi::*;
 use crate::port::LinkLayer;
@@ -104,73 +105,6 @@ pub(super) fn number(result: Result<(), c_int>) -> c_int {
 
 pub(super) fn busy(is_busy: bool) -> Result<(), c_int> {
     if is_busy { Err(libc::EBUSY) } else { Ok(()) }
-}
-
-unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    // SAFETY: see the top of the file.
-    let count = unsafe { &mut *count };
-    let Some((core, found)) = by_tag(*count) else { return null(libc::ENOSYS) };
-    let mut state = core.lock();
-    if let Some(errno) = state.fault(Call::GetDeviceList, 0) {
-        return null(errno);
-    }
-    let mut list = Vec::new();
-    for nic in found {
-        let Some(known) = state.nics.get(nic) else { continue };
-        let mut name = [0; IBV_SYSFS_NAME_MAX];
-        for (to, from) in name.iter_mut().zip(known.config.name.bytes().take(IBV_SYSFS_NAME_MAX - 1)) {
-            *to = from as c_char;
-        }
-        let raw = ibv_device {
-            _ops: [ptr::null(); 2],
-            node_type: 1,
-            transport_type: 0,
-            name,
-            dev_name: name,
-            dev_path: [0; IBV_SYSFS_PATH_MAX],
-            ibdev_path: [0; IBV_SYSFS_PATH_MAX],
-        };
-        list.push(
-            Box::into_raw(Box::new(FakeDevice { raw, core: Arc::clone(&core), nic })).cast::<ibv_device>(),
-        );
-    }
-    *count = c_int::try_from(list.len()).unwrap_or(c_int::MAX);
-    // Its last entry keeps the fabric for whoever frees it, even where there is no device.
-    list.push(ptr::null_mut());
-    state.lists += 1;
-    let keeper = Box::new((list, Arc::clone(&core)));
-    drop(state);
-    let keeper = Box::leak(keeper);
-    let first = keeper.0.as_mut_ptr();
-    let mut lists = LISTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    lists.push((first as usize, ptr::from_mut(keeper) as usize));
-    first
-}
-
-type Keeper = (Vec<*mut ibv_device>, Arc<Core>);
-
-/// Lists given out, by their first entry.
-static LISTS: std::sync::Mutex<Vec<(usize, usize)>> = std::sync::Mutex::new(Vec::new());
-
-unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
-    let mut lists = LISTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let Some(at) = lists.iter().position(|(first, _)| *first == list as usize) else { return };
-    let (_, keeper) = lists.swap_remove(at);
-    drop(lists);
-    // SAFETY: leaked when the list was made, and taken out of the table above.
-    let keeper = unsafe { Box::from_raw(keeper as *mut Keeper) };
-    for device in keeper.0.iter().filter(|device| !device.is_null()) {
-        // SAFETY: boxed when the list was made.
-        drop(unsafe { Box::from_raw(device.cast::<FakeDevice>()) });
-    }
-    let mut state = keeper.1.lock();
-    state.lists -= 1;
-    state.record(Call::FreeDeviceList, None, 0, 0);
-}
-
-unsafe extern "C" fn get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: see the top of the file.
-    unsafe { &*device }.name.as_ptr()
 }
 
 unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {

@@ -27,7 +27,8 @@ impl State {
     /// Carries out what waits in a queue pair.
     pub(super) fn run(&mut self, number: u32) {
         loop {
-            let held = self.held;
+            let Some(nic) = self.pairs.get(&number).and_then(|pair| self.nics.get(pair.nic)) else { return };
+            let held = self.held || nic.held;
             let Some(pair) = self.pairs.get_mut(&number) else { return };
             let failed = pair.attributes.qp_state == IBV_QPS_ERR;
             if held && !failed {

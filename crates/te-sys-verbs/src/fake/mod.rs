@@ -20,6 +20,7 @@
 //! ```
 
 mod calls;
+mod devices;
 mod engine;
 mod objects;
 mod pairs;
@@ -219,10 +220,19 @@ impl Fabric {
         self.state().held = true;
     }
 
+    /// Keeps requests of one NIC under way, as [`Self::hold`] does for all.
+    pub fn hold_nic(&self, nic: &str) {
+        let mut state = self.state();
+        if let Some(nic) = state.nic(nic) {
+            state.nics[nic].held = true;
+        }
+    }
+
     /// Carries out what was held, in the order of the queue pairs' numbers.
     pub fn release(&self) {
         let mut state = self.state();
         state.held = false;
+        state.nics.iter_mut().for_each(|nic| nic.held = false);
         state.run_all();
     }
 

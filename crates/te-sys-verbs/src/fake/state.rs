@@ -14,7 +14,10 @@ pub(super) struct Core(Mutex<State>);
 
 impl Core {
     pub(super) fn new(nics: Vec<Nic>) -> Arc<Self> {
-        let nics = nics.into_iter().map(|config| NicState { config, active: true, keys: None }).collect();
+        let nics = nics
+            .into_iter()
+            .map(|config| NicState { config, active: true, keys: None, held: false })
+            .collect();
         Arc::new(Self(Mutex::new(State { nics, ..State::default() })))
     }
 
@@ -83,6 +86,7 @@ pub(super) struct NicState {
     pub(super) config: Nic,
     pub(super) active: bool,
     pub(super) keys: Option<(usize, i32)>,
+    pub(super) held: bool,
 }
 
 pub(super) struct ContextState {

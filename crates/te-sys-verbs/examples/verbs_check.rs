@@ -3,10 +3,11 @@
 //! be refused. Prints a line for each check, and fails if one fails or if no device is active.
 //!
 //! `cargo run -p te-sys-verbs --example verbs_check [DEVICE..]`; with names, only these are used and each has to be there.
+//! With `--event DEVICE KIND`, it waits for the device to tell of that, and does nothing else.
 
 use std::cell::UnsafeCell;
 use std::error::Error;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process::ExitCode;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -33,7 +34,14 @@ fn main() -> ExitCode {
             failed = true;
         }
     };
-    match check(&mut report) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, device, kind] = arguments.as_slice()
+        && flag == "--event"
+    {
+        report(format!("{device} event"), event(device, kind));
+        return if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
+    match check(&arguments, &mut report) {
         Ok(0) => report("devices".to_owned(), Err("none has an active port with an address".into())),
         Ok(count) => report("devices".to_owned(), Ok(format!("{count} checked"))),
         Err(error) => report("devices".to_owned(), Err(error)),
@@ -41,13 +49,12 @@ fn main() -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn check(report: &mut impl FnMut(String, Result<String>)) -> Result<usize> {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
+fn check(wanted: &[String], report: &mut impl FnMut(String, Result<String>)) -> Result<usize> {
     let verbs = Verbs::load()?;
     verbs.fork_init()?;
     let mut names: Vec<_> = verbs.devices()?.iter().map(|device| device.name().to_owned()).collect();
     if !wanted.is_empty() {
-        names = wanted.clone();
+        names = wanted.to_vec();
     }
     let mut checked = 0;
     for name in names {
@@ -74,6 +81,31 @@ fn check(report: &mut impl FnMut(String, Result<String>)) -> Result<usize> {
         },
     );
     Ok(checked)
+}
+
+/// Waits for an event of this kind.
+fn event(device: &str, kind: &str) -> Result<String> {
+    let context = Verbs::load()?.open(device)?;
+    println!("waiting");
+    let end = Instant::now() + LIMIT;
+    loop {
+        while let Some(event) = context.next_event()? {
+            if event.kind.to_string() == kind {
+                return Ok(format!("{event:?}"));
+            }
+        }
+        readable(context.event_fd(), end.saturating_duration_since(Instant::now()))?;
+    }
+}
+
+/// Waits until a descriptor has something.
+fn readable(fd: BorrowedFd<'_>, limit: Duration) -> Result<()> {
+    let mut wanted = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, which is open.
+    match unsafe { libc::poll(&raw mut wanted, 1, i32::try_from(limit.as_millis())?) } {
+        1 => Ok(()),
+        _ => Err(format!("nothing was told for {} s", LIMIT.as_secs()).into()),
+    }
 }
 
 /// The address to use: of IPv4 if there is one. In shared mode a device of another network namespace has none.
@@ -191,12 +223,7 @@ impl End {
     /// The one completion, after the channel has told of it.
     fn completion(&self) -> Result<Completion> {
         let channel = self.queue.channel().ok_or("the queue has no channel")?;
-        let mut wanted = libc::pollfd { fd: channel.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, which is open.
-        let ready = unsafe { libc::poll(&raw mut wanted, 1, i32::try_from(LIMIT.as_millis())?) };
-        if ready != 1 {
-            return Err(format!("the channel told of nothing for {} s", LIMIT.as_secs()).into());
-        }
+        readable(channel.fd(), LIMIT)?;
         if channel.next()? != Some(42) {
             return Err("the channel told of another queue".into());
         }

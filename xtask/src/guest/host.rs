@@ -37,7 +37,13 @@ pub(super) fn programs(cache: &Path) -> Result<()> {
     if is_installed("qemu-system-x86_64") {
         return Ok(());
     }
-    // From the backports where there are any: memory behind CXL needs QEMU 8.1.
+    if !provision::is_root()? || !is_installed("apt-get") {
+        return Err(
+            "this machine lacks qemu-system-x86, 8.1 or later for memory behind CXL; install it as root"
+                .into(),
+        );
+    }
+    // From the backports where there are any.
     let codename = codename(&fs::read_to_string("/etc/os-release")?)?;
     let backports = format!("{codename}-backports");
     let apt = match Apt::with(cache, &[&codename, &backports]) {

@@ -25,17 +25,26 @@ struct Suite {
 const SUITES: [Suite; 2] = [
     Suite {
         name: "smoke",
-        needs: || Options { rails: 2, nvmet: 64 << 20, cxl: 256 << 20, timeout: 240, ..Options::default() },
+        needs: || Options {
+            rails: 2,
+            nvmet: 64 << 20,
+            nvme: 64 << 20,
+            cxl: 256 << 20,
+            pmem: 256 << 20,
+            huge_pages: 16,
+            timeout: 240,
+            ..Options::default()
+        },
         examples: &[],
         script: include_str!("smoke.sh"),
-        lines: 9,
+        lines: 13,
     },
     Suite {
         name: "verbs",
         needs: || Options { rails: 2, timeout: 240, ..Options::default() },
         examples: &[("te-sys-verbs", "verbs_check")],
         script: include_str!("verbs.sh"),
-        lines: 17,
+        lines: 19,
     },
 ];
 

@@ -3,7 +3,8 @@
 //! be refused. Prints a line for each check, and fails if one fails or if no device is active.
 //!
 //! `cargo run -p te-sys-verbs --example verbs_check [DEVICE..]`; with names, only these are used and each has to be there.
-//! With `--event DEVICE KIND`, it waits for the device to tell of that, and does nothing else.
+//! With `--event DEVICE KIND`, it waits for the device to tell of that, and does nothing else; with `--hold DEVICE`, it makes
+//! one of everything and keeps that until it is killed.
 
 use std::cell::UnsafeCell;
 use std::error::Error;
@@ -35,11 +36,17 @@ fn main() -> ExitCode {
         }
     };
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [flag, device, kind] = arguments.as_slice()
-        && flag == "--event"
-    {
-        report(format!("{device} event"), event(device, kind));
-        return if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    let words: Vec<_> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["--event", device, kind] => {
+            report(format!("{device} event"), event(device, kind));
+            return if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+        ["--hold", device] => {
+            report(format!("{device} held"), hold(device));
+            return ExitCode::FAILURE;
+        }
+        _ => {}
     }
     match check(&arguments, &mut report) {
         Ok(0) => report("devices".to_owned(), Err("none has an active port with an address".into())),
@@ -95,6 +102,18 @@ fn event(device: &str, kind: &str) -> Result<String> {
             }
         }
         readable(context.event_fd(), end.saturating_duration_since(Instant::now()))?;
+    }
+}
+
+/// Makes one of everything, and does not go by itself.
+fn hold(device: &str) -> Result<String> {
+    let context = Verbs::load()?.open(device)?;
+    let (index, gid) = usable(&context)?.ok_or("no usable address")?;
+    let end = End::open(&context, index, gid)?;
+    let _area = Area::register(&end.domain, |_| 1)?;
+    println!("waiting");
+    loop {
+        std::thread::park();
     }
 }
 

@@ -44,7 +44,7 @@ const SUITES: [Suite; 2] = [
         needs: || Options { rails: 2, timeout: 240, ..Options::default() },
         examples: &[("te-sys-verbs", "verbs_check")],
         script: include_str!("verbs.sh"),
-        lines: 19,
+        lines: 21,
     },
 ];
 

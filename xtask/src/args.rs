@@ -18,6 +18,14 @@ impl Args {
         Some(self.rest.remove(at))
     }
 
+    /// Everything after `--`, which is somebody else's.
+    pub(crate) fn trailing(&mut self) -> Option<Vec<String>> {
+        let at = self.rest.iter().position(|a| a == "--")?;
+        let trailing = self.rest.split_off(at + 1);
+        self.rest.pop();
+        Some(trailing).filter(|words| !words.is_empty())
+    }
+
     /// Whether the flag was given.
     pub(crate) fn flag(&mut self, name: &str) -> bool {
         let before = self.rest.len();
@@ -89,6 +97,16 @@ mod tests {
         assert!(args("--rounds many").number("--rounds", 1).is_err());
         assert_eq!(args("--rounds 3").number("--rounds", 1).unwrap(), 3);
         assert_eq!(args("").number("--rounds", 1).unwrap(), 1);
+    }
+
+    #[test]
+    fn what_comes_after_the_dashes_is_not_ours() {
+        let mut a = args("guest --rxe 2 -- program --flag x");
+        assert_eq!(a.trailing().unwrap(), ["program", "--flag", "x"]);
+        assert!(!a.flag("--flag"));
+        assert_eq!(a.number("--rxe", 0).unwrap(), 2);
+        assert_eq!(args("guest --").trailing(), None);
+        assert_eq!(args("guest").trailing(), None);
     }
 
     #[test]

@@ -5,11 +5,13 @@
 
 #![forbid(unsafe_code)]
 
+mod abi;
 mod args;
 mod artefacts;
 mod bench;
 mod demo;
 mod deny;
+mod guest;
 mod interop;
 mod lean;
 mod loom;
@@ -42,6 +44,7 @@ cargo xtask COMMAND
   lean                                       default features build no C and link nothing
   deny                                       licences, sources, banned and duplicate dependencies
   loom                                       the model-checked tests
+  abi                                        our structures are those of vendors' headers; needs the headers
   simulator                                  the simulated networks, with many seeds
   artefacts                                  what the built program needs at run time
   demo                                       run `te demo`
@@ -49,6 +52,8 @@ cargo xtask COMMAND
   bench [--check] [--rounds N] [--te PATH]   beside raw sockets and the reference engine; writes docs/performance.md
   reliability                                the fault matrix; writes docs/reliability.md
   publish --dry-run [--allow-dirty]          package every published crate and build the packages
+  guest [OPTION..] -- COMMAND                run a command in an emulated machine; without one, lists the options
+  guest-test [SUITE..]                       checks in such a machine, on RoCE, NVMe-oF and CXL
   soak fuzz [--minutes N]                    every fuzz target for N minutes
   soak demo [--rounds N]                     `te demo` again and again
   soak interop [--rounds N]                  the interop checks again and again
@@ -69,6 +74,9 @@ fn main() -> ExitCode {
         Some("simulator") => single(args, simulator::check),
         Some("artefacts") => single(args, artefacts::check),
         Some("demo") => single(args, demo::check),
+        Some("abi") => single(args, abi::check),
+        Some("guest") => return guest::command(args),
+        Some("guest-test") => guest::test(args),
         Some("bench") => bench::command(args),
         Some("interop") => interop::command(args),
         Some("reliability") => reliability::command(args),
@@ -76,6 +84,7 @@ fn main() -> ExitCode {
         Some("soak") => soak::command(args),
         None | Some("help") => {
             println!("{USAGE}{}", test::stage_names().join(", "));
+            println!("Suites of guest-test: {}", guest::suite_names().join(", "));
             return ExitCode::SUCCESS;
         }
         Some(other) => Err(format!("no command `{other}`; `cargo xtask help` lists them").into()),

@@ -104,7 +104,8 @@ fn libraries() -> Result<String> {
     Cmd::new(program).arg("-p").read()
 }
 
-fn is_root() -> Result<bool> {
+/// Whether packages can be installed.
+pub(crate) fn is_root() -> Result<bool> {
     Ok(Cmd::new("id").arg("-u").read()?.trim() == "0")
 }
 

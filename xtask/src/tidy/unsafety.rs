@@ -7,8 +7,8 @@ use super::scan::Line;
 use crate::Result;
 use crate::workspace::Package;
 
-/// The crates that touch memory others write to, and system calls on it.
-const MAY_BE_UNSAFE: [&str; 3] = ["te-memory", "te-transport-shm", "te-transport-tcp"];
+/// The crates that touch memory others write to, system calls on it, and libraries of vendors.
+const MAY_BE_UNSAFE: [&str; 4] = ["te-memory", "te-sys-verbs", "te-transport-shm", "te-transport-tcp"];
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
 

@@ -1,0 +1,165 @@
+//! Checks that run in a guest: each prints a line that begins with `ok` or `not ok`.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use super::boot::{self, Ended, quoted};
+use super::options::Options;
+use crate::Result;
+use crate::args::Args;
+use crate::outcome::Outcome;
+use crate::shell::Cmd;
+use crate::workspace::Workspace;
+
+/// Some checks, what the guest has to have for them, and the programs they use.
+struct Suite {
+    name: &'static str,
+    needs: fn() -> Options,
+    /// Examples to be built: the package and the name. The script finds them as `$NAME`.
+    examples: &'static [(&'static str, &'static str)],
+    script: &'static str,
+    /// Lines it prints at least. Fewer means that it ended early.
+    lines: usize,
+}
+
+const SUITES: [Suite; 2] = [
+    Suite {
+        name: "smoke",
+        needs: || Options {
+            rails: 2,
+            nvmet: 64 << 20,
+            nvme: 64 << 20,
+            cxl: 256 << 20,
+            pmem: 256 << 20,
+            huge_pages: 16,
+            timeout: 240,
+            ..Options::default()
+        },
+        examples: &[],
+        script: include_str!("smoke.sh"),
+        lines: 13,
+    },
+    Suite {
+        name: "verbs",
+        needs: || Options { rails: 2, timeout: 240, ..Options::default() },
+        examples: &[("te-sys-verbs", "verbs_check")],
+        script: include_str!("verbs.sh"),
+        lines: 21,
+    },
+];
+
+/// What every suite's script may use: `check NAME COMMAND..` prints one line, with what the command printed.
+const PRELUDE: &str = r#"
+check() {
+	check_name=$1
+	shift
+	if check_said=$("$@" 2>&1); then check_word=ok; else check_word='not ok'; fi
+	echo "$check_word $check_name: $(echo $check_said | cut -c1-300)"
+}
+"#;
+
+pub(crate) fn names() -> Vec<&'static str> {
+    SUITES.iter().map(|suite| suite.name).collect()
+}
+
+/// `guest-test [SUITE..] [OPTION..]`: all of the suites in one guest.
+pub(crate) fn command(mut args: Args) -> Result<Outcome> {
+    let mut options = Options::parse(&mut args)?;
+    let mut wanted = Vec::new();
+    while let Some(name) = args.positional() {
+        let suite = SUITES.iter().find(|suite| suite.name == name);
+        wanted.push(suite.ok_or_else(|| format!("no suite `{name}`; there are {}", names().join(", ")))?);
+    }
+    args.finish()?;
+    if wanted.is_empty() {
+        wanted = SUITES.iter().collect();
+    }
+    let workspace = Workspace::load()?;
+    let mut script = PRELUDE.to_owned();
+    for suite in &wanted {
+        options = options.and(&(suite.needs)());
+        for (package, example) in suite.examples {
+            let program = build(&workspace, package, example)?;
+            writeln!(script, "{example}={}", quoted(&program.to_string_lossy()))?;
+        }
+        writeln!(script, "echo 'suite {}'\n{}", suite.name, suite.script)?;
+    }
+    // The checks' lines are what counts.
+    script.push_str("\nexit 0\n");
+    let ended = super::start(&workspace, &options, &script)?;
+    let outcome = judge(&wanted, &ended);
+    outcome.print();
+    Ok(outcome)
+}
+
+fn build(workspace: &Workspace, package: &str, example: &str) -> Result<PathBuf> {
+    if !Cmd::cargo("build").args(["--locked", "-p", package, "--example", example]).run()? {
+        return Err(format!("{example} does not build").into());
+    }
+    Ok(workspace.target.join("debug/examples").join(example))
+}
+
+/// Counts the lines of each suite.
+fn judge(wanted: &[&Suite], ended: &Ended) -> Outcome {
+    let mut outcome = Outcome::default();
+    if ended.status != 0 {
+        outcome.fail(match ended.status {
+            124 => "the guest took too long".to_owned(),
+            status => format!("the guest ended with status {status}"),
+        });
+    }
+    for suite in wanted {
+        let begin = format!("suite {}", suite.name);
+        let lines = ended.output.lines().map(str::trim_end).skip_while(|line| *line != begin).skip(1);
+        let mut seen = 0;
+        for line in lines.take_while(|line| !line.starts_with("suite ")) {
+            if line.starts_with("ok ") {
+                outcome.pass();
+                seen += 1;
+            } else if let Some(why) = line.strip_prefix("not ok ") {
+                outcome.fail(format!("{}: {why}", suite.name));
+                seen += 1;
+            }
+        }
+        if seen < suite.lines {
+            outcome.fail(format!("{}: {seen} checks of at least {} were made", suite.name, suite.lines));
+        }
+    }
+    outcome
+}
+
+/// Runs one command in a guest.
+pub(crate) fn words(command: &[String]) -> String {
+    boot::words(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: Suite = Suite { name: "two", needs: Options::default, examples: &[], script: "", lines: 2 };
+
+    fn judged(status: u8, output: &str) -> Outcome {
+        judge(&[&TWO], &Ended { status, output: output.to_owned() })
+    }
+
+    #[test]
+    fn lines_of_the_suite_count() {
+        let outcome =
+            judged(0, "ok before: x\nsuite two\r\nok a: 1\nnoise\nnot ok b: why\nsuite other\nok c: 1\n");
+        assert_eq!((outcome.passed, outcome.failed), (1, 1));
+        assert_eq!(outcome.notes, ["two: b: why"]);
+    }
+
+    #[test]
+    fn a_suite_that_ends_early_or_never_begins_fails() {
+        assert_eq!(judged(0, "suite two\nok a: 1\n").failed, 1);
+        assert_eq!(judged(0, "").failed, 1);
+    }
+
+    #[test]
+    fn a_guest_that_died_fails() {
+        let outcome = judged(125, "suite two\nok a: 1\nok b: 1\n");
+        assert_eq!((outcome.passed, outcome.failed), (2, 1));
+    }
+}

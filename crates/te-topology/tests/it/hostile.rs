@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use proptest::prelude::*;
+use proptest::prop_assert;
+use proptest::test_runner::{Config, TestRunner};
 use te_topology::{Cause, Host, NicFilter, Root, Unusable};
 
 use crate::machine::Machine;
@@ -72,34 +73,39 @@ fn names_no_descriptor_may_have_are_no_devices() {
     assert_eq!(names, ["mlx5_0"]);
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-
-    /// Whatever the files of a device say, everything can be shown.
-    #[test]
-    fn any_content_can_be_shown(content in "\\PC{0,24}", which in 0_usize..16) {
-        let machine = Machine::named("roce-dual-socket");
-        let files = [
-            "sys/class/infiniband/bnxt_re0/node_type",
-            "sys/class/infiniband/bnxt_re0/node_guid",
-            "sys/class/infiniband/bnxt_re0/fw_ver",
-            "sys/class/infiniband/bnxt_re0/device/numa_node",
-            "sys/class/infiniband/bnxt_re0/ports/1/state",
-            "sys/class/infiniband/bnxt_re0/ports/1/phys_state",
-            "sys/class/infiniband/bnxt_re0/ports/1/rate",
-            "sys/class/infiniband/bnxt_re0/ports/1/link_layer",
-            "sys/class/infiniband/bnxt_re0/ports/1/lid",
-            "sys/class/infiniband/bnxt_re0/ports/1/gids/3",
-            "sys/class/infiniband/bnxt_re0/ports/1/gid_attrs/types/3",
-            "sys/class/infiniband/bnxt_re0/ports/1/gid_attrs/ndevs/3",
-            "sys/devices/system/node/node0/cpulist",
-            "sys/devices/system/node/node0/meminfo",
-            "sys/devices/system/node/node0/distance",
-            "sys/class/net/eth0/mtu",
-        ];
-        machine.file(files[which], &content);
+/// Whatever the files of a device say, everything can be shown.
+#[test]
+fn any_content_can_be_shown() {
+    const FILES: [&str; 16] = [
+        "sys/class/infiniband/bnxt_re0/node_type",
+        "sys/class/infiniband/bnxt_re0/node_guid",
+        "sys/class/infiniband/bnxt_re0/fw_ver",
+        "sys/class/infiniband/bnxt_re0/device/numa_node",
+        "sys/class/infiniband/bnxt_re0/ports/1/state",
+        "sys/class/infiniband/bnxt_re0/ports/1/phys_state",
+        "sys/class/infiniband/bnxt_re0/ports/1/rate",
+        "sys/class/infiniband/bnxt_re0/ports/1/link_layer",
+        "sys/class/infiniband/bnxt_re0/ports/1/lid",
+        "sys/class/infiniband/bnxt_re0/ports/1/gids/3",
+        "sys/class/infiniband/bnxt_re0/ports/1/gid_attrs/types/3",
+        "sys/class/infiniband/bnxt_re0/ports/1/gid_attrs/ndevs/3",
+        "sys/devices/system/node/node0/cpulist",
+        "sys/devices/system/node/node0/meminfo",
+        "sys/devices/system/node/node0/distance",
+        "sys/class/net/eth0/mtu",
+    ];
+    let machine = Machine::named("roce-dual-socket");
+    let mut runner = TestRunner::new(Config::with_cases(48));
+    let cases = ("\\PC{0,24}", 0..FILES.len());
+    let outcome = runner.run(&cases, |(content, which)| {
+        let path = machine.path().join(FILES[which]);
+        let before = fs::read(&path).unwrap();
+        machine.file(FILES[which], &content);
         let host = machine.host();
+        fs::write(&path, before).unwrap();
         prop_assert!(!host.table().is_empty() && !host.tree().is_empty());
         prop_assert!(host.matrix().nics().iter().any(|nic| nic.as_str() == "bnxt_re1"));
-    }
+        Ok(())
+    });
+    outcome.unwrap();
 }

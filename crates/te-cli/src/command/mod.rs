@@ -12,6 +12,7 @@ pub(crate) mod probe;
 pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod standing;
+pub(crate) mod topology;
 
 use clap::Args;
 use te_segment::{BufferDescriptor, TransportKind};

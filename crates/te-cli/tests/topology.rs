@@ -4,47 +4,20 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use common::tree::Tree;
 use common::{fails, json, succeeds};
-use tempfile::TempDir;
 
 /// One node, two RDMA devices, the second without a link.
-fn host() -> TempDir {
-    let folder = TempDir::new().unwrap();
-    let file = |path: &str, content: &str| {
-        let path = folder.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, format!("{content}\n")).unwrap();
-    };
-    file("sys/devices/system/node/node0/cpulist", "0-7");
-    file("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 1048576 kB");
-    file("sys/class/net/eth0/mtu", "4200");
-    for (index, state) in [(0, "4: ACTIVE"), (1, "1: DOWN")] {
-        let pci = format!("sys/devices/pci0000:00/0000:0{index}:00.0");
-        let nic = format!("{pci}/infiniband/mlx5_{index}");
-        file(&format!("{pci}/numa_node"), "0");
-        file(&format!("{nic}/node_type"), "1: CA");
-        for (name, content) in [
-            ("state", state),
-            ("phys_state", "5: LinkUp"),
-            ("rate", "100 Gb/sec (4X EDR)"),
-            ("link_layer", "Ethernet"),
-        ] {
-            file(&format!("{nic}/ports/1/{name}"), content);
-        }
-        file(&format!("{nic}/ports/1/gids/0"), "0000:0000:0000:0000:0000:ffff:0a00:0007");
-        file(&format!("{nic}/ports/1/gid_attrs/types/0"), "RoCE v2");
-        file(&format!("{nic}/ports/1/gid_attrs/ndevs/0"), "eth0");
-        symlink("../..", folder.path().join(&nic).join("device")).unwrap();
-        fs::create_dir_all(folder.path().join("sys/class/infiniband")).unwrap();
-        symlink(format!("../../../{nic}"), folder.path().join(format!("sys/class/infiniband/mlx5_{index}")))
-            .unwrap();
-        file(&format!("sys/class/infiniband_verbs/uverbs{index}/ibdev"), &format!("mlx5_{index}"));
-        file(&format!("dev/infiniband/uverbs{index}"), "");
-    }
-    folder
+fn host() -> Tree {
+    let tree = Tree::new();
+    tree.file("sys/devices/system/node/node0/cpulist", "0-7");
+    tree.file("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 1048576 kB");
+    tree.file("sys/class/net/eth0/mtu", "4200");
+    tree.nic("mlx5_0", "4: ACTIVE", "0000:0000:0000:0000:0000:ffff:0a00:0007");
+    tree.nic("mlx5_1", "1: DOWN", "0000:0000:0000:0000:0000:ffff:0a00:0007");
+    tree
 }
 
 fn arguments<'a>(root: &'a Path, more: &[&'a str]) -> Vec<&'a str> {

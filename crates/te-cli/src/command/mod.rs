@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod config;
 pub(crate) mod cp;
+pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod features;
 pub(crate) mod ls;

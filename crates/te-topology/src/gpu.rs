@@ -3,7 +3,7 @@
 use te_segment::{DeviceKind, Location};
 
 use crate::pci::{PciAddress, PciPath};
-use crate::root::{Fact, Root, Unknown, numa_node, uint};
+use crate::root::{Fact, Root, numa_node, uint};
 
 /// A display controller or an accelerator.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,18 +56,16 @@ const DEVICES: &str = "sys/bus/pci/devices";
 const KFD: &str = "sys/class/kfd/kfd/topology/nodes";
 
 /// Every display controller and accelerator, in order of PCI addresses. Ordinals of NVIDIA devices follow that order,
-/// those of AMD devices the order of the compute driver, which leaves out what it cannot use.
+/// those of AMD devices the order of the compute driver. What another driver has, such as one that passes a device to a
+/// virtual machine, is no memory that a transport reaches.
 pub(crate) fn gpus(root: &Root) -> Fact<Vec<Gpu>> {
     let addresses = root.entries(DEVICES)?;
     let mut gpus: Vec<Gpu> = addresses.iter().filter_map(|address| gpu(root, address)).collect();
     gpus.sort_by_key(Gpu::address);
-    let of_vendor = |gpus: &[Gpu], vendor| -> Vec<PciAddress> {
-        gpus.iter().filter(|gpu| gpu.vendor == vendor).map(Gpu::address).collect()
-    };
-    let nvidia = of_vendor(&gpus, NVIDIA);
+    let is_nvidia = |gpu: &&Gpu| gpu.vendor == NVIDIA && gpu.driver.as_deref() == Ok("nvidia");
+    let nvidia: Vec<PciAddress> = gpus.iter().filter(is_nvidia).map(Gpu::address).collect();
     number(&mut gpus, DeviceKind::Cuda, &nvidia);
-    let amd = compute_nodes(root).unwrap_or_else(|_| of_vendor(&gpus, AMD));
-    number(&mut gpus, DeviceKind::Hip, &amd);
+    number(&mut gpus, DeviceKind::Hip, &compute_nodes(root));
     Ok(gpus)
 }
 
@@ -128,9 +126,9 @@ fn largest_window(text: &str) -> Option<u64> {
     Some(largest)
 }
 
-/// The devices of AMD's compute driver, in the order of its ordinals.
-fn compute_nodes(root: &Root) -> Result<Vec<PciAddress>, Unknown> {
-    let nodes = root.entries(KFD)?;
+/// The devices of AMD's compute driver, in the order of its ordinals; none if it is not loaded.
+fn compute_nodes(root: &Root) -> Vec<PciAddress> {
+    let nodes = root.entries(KFD).unwrap_or_default();
     let address = |node: &String| {
         let text = root.text(&format!("{KFD}/{node}/properties")).ok()?;
         let value = |key: &str| {
@@ -149,7 +147,7 @@ fn compute_nodes(root: &Root) -> Result<Vec<PciAddress>, Unknown> {
             function: u8::try_from(id & 7).ok()?,
         })
     };
-    Ok(nodes.iter().filter_map(address).collect())
+    nodes.iter().filter_map(address).collect()
 }
 
 #[cfg(test)]

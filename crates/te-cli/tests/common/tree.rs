@@ -64,7 +64,7 @@ impl Tree {
         self.file(&format!("dev/infiniband/uverbs{number}"), "");
     }
 
-    /// A GPU of NVIDIA on node 0.
+    /// A GPU of NVIDIA on node 0, with its driver.
     pub(crate) fn nvidia(&self) {
         let base = "sys/devices/pci0000:00/0000:0a:00.0";
         for (file, content) in
@@ -72,6 +72,8 @@ impl Tree {
         {
             self.file(&format!("{base}/{file}"), content);
         }
+        self.folder("sys/bus/pci/drivers/nvidia");
+        self.link(&format!("{base}/driver"), "sys/bus/pci/drivers/nvidia");
         self.link("sys/bus/pci/devices/0000:0a:00.0", base);
     }
 }

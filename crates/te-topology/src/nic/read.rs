@@ -34,6 +34,7 @@ pub(crate) fn nic(root: &Root, name: &NicName) -> Nic {
     let mut netdevs: Vec<String> = netdevs.into_iter().collect();
     netdevs.sort_by(|a, b| natural::compare(a, b));
     let verbs = verbs(root, name);
+    let pci = PciPath::of(root, &at("device"));
     let mut nic = Nic {
         name: name.clone(),
         node_type: root.read(&at("node_type"), "a number and a word", |text| {
@@ -47,8 +48,8 @@ pub(crate) fn nic(root: &Root, name: &NicName) -> Nic {
         firmware: root.text(&at("fw_ver")),
         board: root.text(&at("board_id")).or_else(|_| root.text(&at("hca_type"))),
         driver: root.target_name(&at("device/driver")),
-        numa: numa_node(root, &at("device/numa_node")),
-        pci: PciPath::of(root, &at("device")),
+        numa: numa(root, &at("device/numa_node"), &pci),
+        pci,
         verbs_here: verbs.as_ref().is_ok_and(|device| root.has(&format!("dev/infiniband/{device}"))),
         verbs,
         netdevs,
@@ -56,6 +57,17 @@ pub(crate) fn nic(root: &Root, name: &NicName) -> Nic {
     };
     derive_mtu(root, &mut nic);
     nic
+}
+
+/// The node a device states, or that of the function it is a part of.
+fn numa(root: &Root, path: &str, pci: &Fact<PciPath>) -> Fact<Option<u32>> {
+    let own = numa_node(root, path);
+    match (&own, pci) {
+        (Err(unknown), Ok(pci)) if unknown.is_absent() => {
+            numa_node(root, &format!("sys/bus/pci/devices/{}/numa_node", pci.address())).or(own)
+        }
+        _ => own,
+    }
 }
 
 fn port(root: &Root, base: &str, number: u8) -> Port {

@@ -56,7 +56,8 @@ fn without_a_node_of_its_own_a_gpu_takes_the_nearest_of_all() {
     let machine = Machine::new(
         "node 0 cpus=0-3 kib=1 free=1 distance=10\n\
          net eth0 mtu=1500\n\
-         gpu pci0000:00/0000:00:01.0/0000:01:00.0 numa=-1 vendor=0x10de device=0x1 class=0x030200 window=1GiB\n\
+         gpu pci0000:00/0000:00:01.0/0000:01:00.0 numa=-1 vendor=0x10de device=0x1 class=0x030200 \
+         driver=nvidia window=1GiB\n\
          nic a_0 at pci0000:00/0000:00:01.0/0000:02:00.0 numa=-1\n\
          port a_0 1 rate=\"1 Gb/sec\" layer=Ethernet gids=1\n\
          gid a_0/1 0 v2 eth0 ::ffff:1.2.3.4\n\
@@ -71,6 +72,37 @@ fn without_a_node_of_its_own_a_gpu_takes_the_nearest_of_all() {
     assert_eq!(rails(&host, "cuda:0"), (vec!["a_0".into()], vec!["b_0".into(), "c_0".into()]));
     // Devices without a node are available everywhere and preferred nowhere.
     assert_eq!(rails(&host, "cpu:0"), (vec![], vec!["a_0".into(), "b_0".into(), "c_0".into()]));
+}
+
+#[test]
+fn what_another_driver_has_is_no_location() {
+    let gpu = |bus: u32, driver: &str| {
+        format!(
+            "gpu pci0000:00/0000:00:0{bus}.0 numa=0 vendor=0x10de device=0x1 class=0x030200 driver={driver} window=1GiB"
+        )
+    };
+    let text = [gpu(1, "vfio-pci"), gpu(2, "nvidia"), gpu(3, "nouveau")].join("\n");
+    let locations = |text: &str| -> Vec<Option<String>> {
+        let host = Machine::new(text).host();
+        host.gpus.iter().map(|gpu| gpu.location.as_ref().map(ToString::to_string)).collect()
+    };
+    assert_eq!(locations(&text), [None, Some("cuda:0".to_owned()), None]);
+    // A device of AMD without the compute driver.
+    let amd = "gpu pci0000:00/0000:00:01.0 numa=0 vendor=0x1002 device=0x1 class=0x030000 driver=amdgpu window=1GiB";
+    assert_eq!(locations(amd), [None]);
+}
+
+#[test]
+fn a_part_of_a_function_is_on_the_node_of_the_function() {
+    let machine = Machine::new(
+        "node 0 cpus=0 kib=1 free=1 distance=10\nnode 3 cpus=1 kib=1 free=1 distance=20\nnet eth0 mtu=1500\n\
+         nic mlx5_2 at pci0000:08/0000:08:00.0/mlx5_core.sf.4\nport mlx5_2 1 rate=\"1 Gb/sec\" layer=Ethernet gids=1\n\
+         gid mlx5_2/1 0 v2 eth0 ::ffff:1.2.3.4\nfile sys/bus/pci/devices/0000:08:00.0/numa_node = 3",
+    );
+    let host = machine.host();
+    assert_eq!(host.nics[0].numa, Ok(Some(3)));
+    assert_eq!(host.nics[0].pci.as_ref().unwrap().address().to_string(), "0000:08:00.0");
+    assert_eq!(rails(&host, "cpu:3"), (vec!["mlx5_2".into()], vec![]));
 }
 
 #[test]

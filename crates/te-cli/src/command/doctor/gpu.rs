@@ -10,8 +10,8 @@ pub(super) fn checks(subject: &Subject<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     let count = |kind| subject.host.gpus.iter().filter(|gpu| is_of(kind, gpu.location.as_ref())).count();
     let (nvidia, amd) = (count(DeviceKind::Cuda), count(DeviceKind::Hip));
-    checks.push(vendor(subject, "nvlink", "NVIDIA", nvidia, "libcuda.so.1", "dev/nvidiactl"));
-    checks.push(vendor(subject, "hip", "AMD", amd, "libamdhip64.so", "dev/kfd"));
+    checks.push(vendor(subject, "nvlink", "NVIDIA", nvidia, &["libcuda.so.1"], "dev/nvidiactl"));
+    checks.push(vendor(subject, "hip", "AMD", amd, &HIP, "dev/kfd"));
     if nvidia > 0 {
         checks.push(nvidia_by_rdma(subject));
     }
@@ -20,6 +20,9 @@ pub(super) fn checks(subject: &Subject<'_>) -> Vec<Check> {
     }
     checks
 }
+
+/// The library of HIP by its versions; without one only where programs are built.
+const HIP: [&str; 4] = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"];
 
 fn is_of(kind: DeviceKind, location: Option<&Location>) -> bool {
     matches!(location, Some(Location::Device { kind: k, .. }) if *k == kind)
@@ -31,7 +34,7 @@ fn vendor(
     path: &str,
     maker: &str,
     count: usize,
-    library: &'static str,
+    names: &[&str],
     device: &str,
 ) -> Check {
     let what = "GPUs";
@@ -49,14 +52,14 @@ fn vendor(
             remedy,
         );
     }
-    match libraries::find(&subject.root, library) {
+    match names.iter().find_map(|name| libraries::find(&subject.root, name)) {
         Some(at) => Check::ok(path, what, format!("{found}, /{at}")),
         None => {
             let remedy = "install the driver's libraries, or mount those of the host";
             Check::missing(
                 path,
                 what,
-                format!("{found}, without {library}"),
+                format!("{found}, without {}", names.join(" or ")),
                 "no program reaches them",
                 remedy,
             )

@@ -2,8 +2,8 @@
 
 use te_topology::Root;
 
-/// Folders that the loader looks at by itself, on any distribution.
-const FOLDERS: [&str; 8] = [
+/// Folders that the loader looks at by itself, on any distribution, and where AMD puts its own.
+const FOLDERS: [&str; 9] = [
     "lib",
     "lib64",
     "usr/lib",
@@ -12,6 +12,7 @@ const FOLDERS: [&str; 8] = [
     "usr/local/lib64",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
+    "opt/rocm/lib",
 ];
 
 /// The path of a library by its name, such as `libibverbs.so.1`: as the loader's cache has it, or in its usual folders.

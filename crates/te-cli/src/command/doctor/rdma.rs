@@ -126,8 +126,9 @@ fn packets(nic: &Nic, port: &Port) -> Option<Check> {
 }
 
 /// Kernel drivers, and what their part of `libibverbs` is called.
-const PROVIDERS: [(&str, &str); 15] = [
+const PROVIDERS: [(&str, &str); 16] = [
     ("mlx5_core", "mlx5"),
+    ("mlx5_core.sf", "mlx5"),
     ("mlx4_core", "mlx4"),
     ("bnxt_en", "bnxt_re"),
     ("ionic", "ionic"),

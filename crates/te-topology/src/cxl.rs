@@ -1,6 +1,6 @@
 //! Memory behind CXL: regions, and the DAX devices that programs map.
 
-use crate::root::{Cause, Fact, Root, Unknown, numa_node, uint};
+use crate::root::{Fact, Root, numa_node, uint};
 
 /// A memory window that programs map as a file of `/dev`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,12 +80,9 @@ pub(crate) fn regions(root: &Root) -> Fact<Vec<CxlRegion>> {
 fn region(root: &Root, name: String) -> CxlRegion {
     let at = |file: &str| format!("{CXL}/{name}/{file}");
     let amount = |file: &str| root.read(&at(file), "a number", uint);
-    let uuid = root.text(&at("uuid")).and_then(|uuid| {
-        if uuid.is_empty() { Err(Unknown::new(&at("uuid"), Cause::Absent)) } else { Ok(uuid) }
-    });
     CxlRegion {
         size: amount("size"),
-        uuid,
+        uuid: root.stated(&at("uuid")),
         mode: root.text(&at("mode")),
         ways: amount("interleave_ways"),
         granularity: amount("interleave_granularity"),

@@ -1,12 +1,11 @@
 //! Everything at once.
 
-use std::collections::BTreeSet;
-
 use te_segment::{DeviceKind, NicName, Topology};
 
 use crate::cxl::{self, CxlRegion, DaxDevice};
 use crate::filter::{NicFilter, NoSuchNic};
 use crate::gpu::{self, Gpu};
+use crate::namespace::Namespace;
 use crate::netdev::{self, Netdev};
 use crate::nic::{self, Nic, Unusable, Usable};
 use crate::numa::{self, NumaNode};
@@ -24,6 +23,8 @@ pub struct Host {
     pub nics: Vec<Nic>,
     /// Network interfaces of this network namespace, by name.
     pub netdevs: Vec<Netdev>,
+    /// The network namespace itself: names and addresses.
+    pub namespace: Namespace,
     /// Display controllers and accelerators, by PCI address.
     pub gpus: Vec<Gpu>,
     /// NVMe controllers, by name.
@@ -49,10 +50,12 @@ impl Host {
             .filter_map(|name| NicName::new(name).ok())
             .collect();
         let admitted = filter.apply(&present)?;
+        let netdevs = heard(netdev::netdevs(root), &mut silent);
         Ok(Self {
             nodes: heard(numa::nodes(root), &mut silent),
             nics: admitted.iter().map(|name| nic::nic(root, name)).collect(),
-            netdevs: heard(netdev::netdevs(root), &mut silent),
+            namespace: Namespace::read(root, netdevs.iter().map(|netdev| netdev.name.clone())),
+            netdevs,
             gpus: heard(gpu::gpus(root), &mut silent),
             nvme: heard(storage::controllers(root), &mut silent),
             dax: heard(cxl::dax_devices(root), &mut silent),
@@ -67,26 +70,19 @@ impl Host {
         gpu::number(&mut self.gpus, kind, order);
     }
 
-    /// Names of the network interfaces of this namespace.
-    #[must_use]
-    pub fn netdev_names(&self) -> BTreeSet<String> {
-        self.netdevs.iter().map(|netdev| netdev.name.clone()).collect()
-    }
-
     /// The port and address of an RDMA device to use; `gid_index` pins the address.
     ///
     /// # Errors
     ///
     /// Why it cannot be used.
     pub fn usable(&self, nic: &Nic, gid_index: Option<u16>) -> Result<Usable, Unusable> {
-        nic.usable(&self.netdev_names(), gid_index)
+        nic.usable(&self.namespace, gid_index)
     }
 
     /// The RDMA devices that can be used.
     #[must_use]
     pub fn usable_nics(&self) -> Vec<&Nic> {
-        let netdevs = self.netdev_names();
-        self.nics.iter().filter(|nic| nic.usable(&netdevs, None).is_ok()).collect()
+        self.nics.iter().filter(|nic| nic.usable(&self.namespace, None).is_ok()).collect()
     }
 
     /// The priority matrix, of the devices that can be used; see [`matrix`](crate::matrix()) for the rule.

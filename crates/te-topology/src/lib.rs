@@ -39,6 +39,7 @@ mod gid;
 mod gpu;
 mod host;
 mod matrix;
+mod namespace;
 mod natural;
 mod netdev;
 mod nic;
@@ -54,6 +55,7 @@ pub use gid::{Choice, GidEntry, GidTable, GidType, NoUsableGid, Ranked, Tier, as
 pub use gpu::Gpu;
 pub use host::Host;
 pub use matrix::{MatrixError, matrix, parse_matrix, read_matrix};
+pub use namespace::Namespace;
 pub use netdev::Netdev;
 pub use nic::{LinkLayer, Nic, NodeType, Port, PortState, Rate, Unusable, Usable};
 pub use numa::{CpuList, NumaNode, ParseCpuListError};

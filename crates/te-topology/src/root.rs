@@ -31,10 +31,10 @@ impl Unknown {
         Self::new(path, Cause::Malformed { found, expected })
     }
 
-    /// Whether there is no such file: the device or the kernel does not have it.
+    /// Whether there is no such file, or nothing in it: the device or the kernel does not have it.
     #[must_use]
     pub fn is_absent(&self) -> bool {
-        self.cause == Cause::Absent
+        matches!(self.cause, Cause::Absent | Cause::Empty)
     }
 }
 
@@ -45,6 +45,9 @@ pub enum Cause {
     /// It does not exist.
     #[error("not there")]
     Absent,
+    /// Nothing is in it.
+    #[error("empty")]
+    Empty,
     /// The system refuses to read it.
     #[error("cannot be read: {0}")]
     Refused(String),
@@ -132,6 +135,16 @@ impl Root {
             return Err(unknown(Cause::TooLong { limit: MAX_FILE_BYTES }));
         }
         Ok(String::from_utf8_lossy(&bytes).trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
+    }
+
+    /// What a file says, if that is anything.
+    ///
+    /// # Errors
+    ///
+    /// As [`Root::text`], or there is nothing in it.
+    pub fn stated(&self, path: &str) -> Fact<String> {
+        let text = self.text(path)?;
+        if text.is_empty() { Err(Unknown::new(path, Cause::Empty)) } else { Ok(text) }
     }
 
     /// What a file says, read by `read`; `expected` says what should be there.

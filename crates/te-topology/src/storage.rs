@@ -50,10 +50,10 @@ fn controller(root: &Root, name: String) -> NvmeController {
     let namespaces = root.entries(&base).unwrap_or_default();
     let pci = PciPath::of(root, &at("device"));
     NvmeController {
-        transport: root.text(&at("transport")),
-        address: root.text(&at("address")),
-        model: root.text(&at("model")),
-        firmware: root.text(&at("firmware_rev")),
+        transport: root.stated(&at("transport")),
+        address: root.stated(&at("address")),
+        model: root.stated(&at("model")),
+        firmware: root.stated(&at("firmware_rev")),
         numa: numa_node(root, &at("numa_node")).or_else(|_| numa_node(root, &at("device/numa_node"))),
         pci,
         namespaces: namespaces
@@ -88,7 +88,7 @@ fn namespace(root: &Root, name: String) -> NvmeNamespace {
             let malformed = Cause::Malformed { found, expected: "a number of sectors" };
             sectors.checked_mul(512).ok_or_else(|| Unknown::new(&size, malformed))
         }),
-        wwid: root.text(&at("wwid")),
+        wwid: root.stated(&at("wwid")),
         name,
     }
 }

@@ -8,7 +8,7 @@ use std::net::Ipv6Addr;
 
 use te_segment::Gid;
 
-use crate::root::{Cause, Fact, Root, Unknown};
+use crate::root::{Fact, Root, Unknown};
 
 pub use rank::{Choice, NoUsableGid, Ranked, Tier, choose, rank};
 
@@ -96,10 +96,8 @@ fn entry(root: &Root, port: &str, index: u16, gid: Gid) -> GidEntry {
         "RoCE v2" => Some(GidType::RoceV2),
         _ => None,
     });
-    let netdev = root.text(&attribute("ndevs")).and_then(|name| {
-        // The interface is in a network namespace that this process does not see.
-        if name.is_empty() { Err(Unknown::new(&attribute("ndevs"), Cause::Absent)) } else { Ok(name) }
-    });
+    // Empty where the interface is in a network namespace that this process does not see.
+    let netdev = root.stated(&attribute("ndevs"));
     GidEntry { index, gid, kind, netdev }
 }
 

@@ -10,6 +10,7 @@ use std::net::Ipv6Addr;
 use te_segment::Gid;
 
 use super::{GidEntry, GidTable, GidType, as_ip};
+use crate::namespace::Namespace;
 use crate::nic::LinkLayer;
 
 /// How good an address is; the first is the best.
@@ -96,19 +97,17 @@ pub struct Ranked {
 const OVERLAYS: [&str; 5] = ["flannel", "cni", "calico", "vxlan", "docker"];
 
 /// Every entry, the best first. Entries as good as each other stay in order of their index.
-///
-/// `netdevs` are the network interfaces of this namespace.
 #[must_use]
-pub fn rank(entries: &[GidEntry], link: LinkLayer, netdevs: &BTreeSet<String>) -> Vec<Ranked> {
+pub fn rank(entries: &[GidEntry], link: LinkLayer, namespace: &Namespace) -> Vec<Ranked> {
     let nonzero = entries.iter().filter(|entry| entry.gid.bytes() != [0; 16]);
     let mut ranked: Vec<Ranked> = nonzero
-        .map(|entry| Ranked { index: entry.index, gid: entry.gid, tier: tier(entry, link, netdevs) })
+        .map(|entry| Ranked { index: entry.index, gid: entry.gid, tier: tier(entry, link, namespace) })
         .collect();
     ranked.sort_by_key(|ranked| (ranked.tier, ranked.index));
     ranked
 }
 
-fn tier(entry: &GidEntry, link: LinkLayer, netdevs: &BTreeSet<String>) -> Tier {
+fn tier(entry: &GidEntry, link: LinkLayer, namespace: &Namespace) -> Tier {
     if link == LinkLayer::InfiniBand {
         return if entry.index == 0 { Tier::Subnet } else { Tier::SubnetAlias };
     }
@@ -118,8 +117,11 @@ fn tier(entry: &GidEntry, link: LinkLayer, netdevs: &BTreeSet<String>) -> Tier {
         Ok(GidType::RoceV2) => {}
     }
     let address = as_ip(entry.gid);
-    let netdev = entry.netdev.as_ref().ok().filter(|name| netdevs.contains(*name));
-    match (netdev, is_link_local(address)) {
+    let is_local = is_link_local(address);
+    let netdev = entry.netdev.as_ref().ok().filter(|name| namespace.netdevs.contains(*name));
+    // Link-local addresses of a port need not be those of its interface.
+    let netdev = netdev.filter(|_| is_local || namespace.may_have(address));
+    match (netdev, is_local) {
         (None, true) => Tier::LinkLocalElsewhere,
         (None, false) => Tier::RoutableElsewhere,
         (Some(name), _) if is_overlay(name) => Tier::Overlay,
@@ -219,10 +221,9 @@ fn set_indexes(set: &[u16]) -> String {
 /// Chooses the address of a port: the pinned index, or the best there is.
 ///
 /// A pinned index is honoured even if it is a poor choice, which its reason says; it is refused if nothing is there.
-/// `netdevs` are the network interfaces of this namespace.
 ///
 /// ```
-/// use te_topology::{GidEntry, GidTable, GidType, LinkLayer, Tier, choose};
+/// use te_topology::{GidEntry, GidTable, GidType, LinkLayer, Namespace, Tier, choose};
 /// let entry = |index, text: &str, kind| GidEntry {
 ///     index,
 ///     gid: te_segment::Gid::from_bytes(text.parse::<std::net::Ipv6Addr>().unwrap().octets()),
@@ -236,7 +237,7 @@ fn set_indexes(set: &[u16]) -> String {
 ///     entry(3, "::ffff:10.0.0.7", GidType::RoceV2),
 /// ];
 /// let table = GidTable { entries, len: 256, ..GidTable::default() };
-/// let choice = choose(&table, LinkLayer::Ethernet, &["eth2".to_owned()].into(), None)?;
+/// let choice = choose(&table, LinkLayer::Ethernet, &Namespace::of(["eth2"]), None)?;
 /// assert_eq!((choice.best.index, choice.best.tier), (3, Tier::RoutablePrivate));
 /// # Ok::<(), te_topology::NoUsableGid>(())
 /// ```
@@ -247,10 +248,10 @@ fn set_indexes(set: &[u16]) -> String {
 pub fn choose(
     table: &GidTable,
     link: LinkLayer,
-    netdevs: &BTreeSet<String>,
+    namespace: &Namespace,
     pinned: Option<u16>,
 ) -> Result<Choice, NoUsableGid> {
-    let ranking = rank(&table.entries, link, netdevs);
+    let ranking = rank(&table.entries, link, namespace);
     if let Some(index) = pinned {
         let Some(&best) = ranking.iter().find(|ranked| ranked.index == index) else {
             return Err(unpinnable(table, index, &ranking));
@@ -282,7 +283,8 @@ fn unpinnable(table: &GidTable, index: u16, ranking: &[Ranked]) -> NoUsableGid {
 
 fn reason(table: &GidTable, best: &Ranked, prefix: &str) -> String {
     let entry = table.entries.iter().find(|entry| entry.index == best.index);
-    let netdev = entry.and_then(|entry| entry.netdev.as_deref().ok());
+    let is_elsewhere = matches!(best.tier, Tier::RoutableElsewhere | Tier::LinkLocalElsewhere);
+    let netdev = entry.and_then(|entry| entry.netdev.as_deref().ok()).filter(|_| !is_elsewhere);
     let on = netdev.map(|name| format!(" on {name}")).unwrap_or_default();
     let concern = best.tier.concern().map(|concern| format!("; {concern}")).unwrap_or_default();
     format!("{prefix}{}{on}{concern}", best.tier)

@@ -28,7 +28,7 @@ pub(crate) fn nic(root: &Root, name: &NicName) -> Nic {
     let mut netdevs: BTreeSet<String> =
         root.entries(&at("device/net")).unwrap_or_default().into_iter().collect();
     // A software device says what it is on.
-    netdevs.extend(root.text(&at("parent")));
+    netdevs.extend(root.stated(&at("parent")));
     let gids = ports.iter().filter_map(|port| port.gids.as_ref().ok()).flat_map(|table| &table.entries);
     netdevs.extend(gids.filter_map(|entry| entry.netdev.clone().ok()));
     let mut netdevs: Vec<String> = netdevs.into_iter().collect();
@@ -44,9 +44,9 @@ pub(crate) fn nic(root: &Root, name: &NicName) -> Nic {
                 other => NodeType::Other(other),
             })
         }),
-        node_guid: root.text(&at("node_guid")),
-        firmware: root.text(&at("fw_ver")),
-        board: root.text(&at("board_id")).or_else(|_| root.text(&at("hca_type"))),
+        node_guid: root.stated(&at("node_guid")),
+        firmware: root.stated(&at("fw_ver")),
+        board: root.stated(&at("board_id")).or_else(|_| root.stated(&at("hca_type"))),
         driver: root.target_name(&at("device/driver")),
         numa: numa(root, &at("device/numa_node"), &pci),
         pci,

@@ -1,9 +1,8 @@
 //! Whether a device can be used here, and if not, why not.
 
-use std::collections::BTreeSet;
-
 use super::{Nic, NodeType, Port, PortState};
 use crate::gid::{Choice, NoUsableGid, choose};
+use crate::namespace::Namespace;
 use crate::root::Unknown;
 
 /// The port to use and its address.
@@ -57,13 +56,12 @@ pub enum Unusable {
 
 impl Nic {
     /// The first active port with an address that can be used; `pinned` is a GID index that counts for every port.
-    /// `netdevs` are the network interfaces of this namespace. Nothing is opened: whether this process may open the
-    /// device is for whoever opens it.
+    /// Nothing is opened: whether this process may open the device is for whoever opens it.
     ///
     /// # Errors
     ///
     /// What is missing, of the first active port if there is one.
-    pub fn usable(&self, netdevs: &BTreeSet<String>, pinned: Option<u16>) -> Result<Usable, Unusable> {
+    pub fn usable(&self, namespace: &Namespace, pinned: Option<u16>) -> Result<Usable, Unusable> {
         if self.node_type == Ok(NodeType::Iwarp) {
             return Err(Unusable::Iwarp);
         }
@@ -73,7 +71,7 @@ impl Nic {
         }
         let mut first_failure = None;
         for port in self.ports.iter().filter(|port| port.state == Ok(PortState::Active)) {
-            match address(port, netdevs, pinned) {
+            match address(port, namespace, pinned) {
                 Ok(gid) => return Ok(Usable { port: port.number, gid }),
                 Err(unusable) => first_failure = first_failure.or(Some(unusable)),
             }
@@ -83,11 +81,11 @@ impl Nic {
     }
 }
 
-fn address(port: &Port, netdevs: &BTreeSet<String>, pinned: Option<u16>) -> Result<Choice, Unusable> {
+fn address(port: &Port, namespace: &Namespace, pinned: Option<u16>) -> Result<Choice, Unusable> {
     let unknown = |cause: &Unknown| Unusable::Unknown { port: port.number, cause: cause.clone() };
     let link = *port.link_layer.as_ref().map_err(unknown)?;
     let table = port.gids.as_ref().map_err(unknown)?;
-    choose(table, link, netdevs, pinned).map_err(|cause| Unusable::NoGid { port: port.number, cause })
+    choose(table, link, namespace, pinned).map_err(|cause| Unusable::NoGid { port: port.number, cause })
 }
 
 /// `port 1 is down (Polling)`

@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 use proptest::prelude::*;
 use te_segment::Gid;
 use te_topology::{
-    Cause, GidEntry, GidTable, GidType, LinkLayer, NoUsableGid, Tier, Unknown, as_ip, choose, rank,
+    Cause, GidEntry, GidTable, GidType, LinkLayer, Namespace, NoUsableGid, Tier, Unknown, as_ip, choose, rank,
 };
 
 use LinkLayer::{Ethernet, InfiniBand};
@@ -32,8 +32,8 @@ fn table(text: &str, len: usize) -> GidTable {
 }
 
 /// The interfaces of every test's namespace.
-fn here() -> BTreeSet<String> {
-    ["eth0", "eth1", "bond0", "docker0", "veth0", "tunl0"].map(str::to_owned).into()
+fn here() -> Namespace {
+    Namespace::of(["eth0", "eth1", "bond0", "docker0", "veth0", "tunl0"])
 }
 
 struct Case {
@@ -187,6 +187,20 @@ fn reasons_name_the_interface_and_the_concern() {
         reason("1 v2 eth0 fe80::1"),
         "RoCE v2, link-local on eth0; peers behind a router are not reached: give the interface an IP address"
     );
+}
+
+#[test]
+fn an_interface_of_the_same_name_is_not_enough() {
+    let table = table("0 v2 eth0 fe80::1\n1 v2 eth0 ::ffff:10.77.0.2\n2 v2 eth0 2001:db8::2", 16);
+    let tier = |namespace: &Namespace| choose(&table, Ethernet, namespace, None).unwrap().best.tier;
+    let mut namespace = here();
+    assert_eq!(tier(&namespace), Tier::Routable);
+    namespace.v6 = Some(BTreeSet::new());
+    assert_eq!(tier(&namespace), Tier::RoutablePrivate);
+    namespace.v4 = Some(["10.77.0.1".parse().unwrap()].into());
+    assert_eq!(tier(&namespace), Tier::RoutableElsewhere);
+    namespace.v4 = Some(["10.77.0.2".parse().unwrap()].into());
+    assert_eq!(tier(&namespace), Tier::RoutablePrivate);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -88,6 +89,7 @@ impl Machine {
                 let text = format!("cpu_cores_count 0\nsimd_count {simd}\nlocation_id {location}\ndomain 0");
                 self.file(&format!("sys/class/kfd/kfd/topology/nodes/{node}/properties"), &text);
             }
+            ("local", [address, netdev]) => self.local(address, netdev),
             ("nvme", [name, "at", place]) => self.nvme(name, place, &values),
             ("region", [name]) => self.region(name, &values),
             ("dax", [name, "in", place]) => self.dax(name, place, &values),
@@ -112,6 +114,16 @@ impl Machine {
         if let Some(bonded) = values.find("bonded") {
             self.file(&format!("{base}/bonding/slaves"), &bonded.replace(',', " "));
         }
+    }
+
+    /// An address of the network namespace.
+    fn local(&self, address: &str, netdev: &str) {
+        let (path, line) = match address.parse().unwrap() {
+            IpAddr::V4(v4) => ("proc/net/fib_trie", format!("     |-- {v4}\n        /32 host LOCAL")),
+            IpAddr::V6(v6) => ("proc/net/if_inet6", format!("{:032x} 02 40 00 80 {netdev}", v6.to_bits())),
+        };
+        let before = fs::read_to_string(self.path().join(path)).unwrap_or_default();
+        self.file(path, &format!("{before}{line}"));
     }
 
     /// What every function of PCI has.

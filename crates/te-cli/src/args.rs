@@ -62,6 +62,10 @@ pub(crate) enum Command {
     Explain(command::explain::ExplainArgs),
     /// Prints what this build has and what this host can use
     Features,
+    /// Checks what each transport needs of this host, and says what to do
+    Doctor(command::doctor::DoctorArgs),
+    /// Prints what this host has: NUMA nodes, RDMA devices, GPUs, drives, and what is close to what
+    Topology(command::topology::TopologyArgs),
     /// Prints every setting
     Config(command::config::ConfigArgs),
     /// Measures throughput and latency

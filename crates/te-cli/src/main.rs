@@ -53,6 +53,8 @@ fn run(cli: Cli) -> Result<()> {
         Command::Notify(args) => command::notify::run(&context, &args),
         Command::Explain(args) => command::explain::run(&context, &args),
         Command::Features => command::features::run(&context),
+        Command::Doctor(args) => command::doctor::run(&context, &args),
+        Command::Topology(args) => command::topology::run(&context, &args),
         Command::Config(args) => command::config::run(&context, &args),
         Command::Bench(args) => bench::run(&context, &args),
         Command::Check(args) => command::check::run(&context, &args),

@@ -52,7 +52,7 @@ impl Table {
         line(self.render().trim_end_matches('\n'))
     }
 
-    fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let head: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let all = || std::iter::once(&head).chain(&self.rows);
         let width = |column: usize| {

@@ -3,6 +3,7 @@
 pub(crate) mod check;
 pub(crate) mod config;
 pub(crate) mod cp;
+pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod features;
 pub(crate) mod ls;
@@ -12,6 +13,7 @@ pub(crate) mod probe;
 pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod standing;
+pub(crate) mod topology;
 
 use clap::Args;
 use te_segment::{BufferDescriptor, TransportKind};

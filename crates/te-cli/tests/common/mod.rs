@@ -6,6 +6,8 @@
     reason = "a failure fails the test, and not every test needs every helper"
 )]
 
+pub(crate) mod tree;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};

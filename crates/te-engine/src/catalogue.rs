@@ -156,6 +156,7 @@ pub(crate) const NO_PATH: Entry = Entry {
     causes: &[
         "the transport list of the batch or the build leaves out what the peer offers",
         "the memory is of a kind that no common transport moves",
+        "`local` alone was asked for, and the peer is not in the local group of this engine",
     ],
     next: &[
         "`te explain SEGMENT`: every candidate with its reason",

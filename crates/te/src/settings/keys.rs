@@ -299,6 +299,8 @@ settings! {
     tcp_digest: Digest = Digest::Off, "tcp.digest", "TE_TCP_DIGEST", (), [], feature "tcp";
     /// Idle time after which the kernel asks whether the peer still exists. Default 30s, range 1s to 9h.
     tcp_keepalive: Duration = secs(30), "tcp.keepalive", "TE_TCP_KEEPALIVE", secs(1)..=HOUR * 9, [], feature "tcp";
+    /// Threads that copy in the background for one engine of the same local group at most. Default 2, range 1 to 64.
+    local_threads: Count = Count(2), "local.threads", "TE_LOCAL_THREADS", Span::Count(1, 64), [];
     /// Threads that copy in the background for one peer of this host at most. Default 2, range 1 to 64.
     shm_threads: Count = Count(2), "shm.threads", "TE_SHM_THREADS", Span::Count(1, 64), [], feature "shm";
     /// Time to connect to the socket of a peer of this host, and to prove that it is one. Default 2s, range 1ms to 10min.

@@ -274,7 +274,7 @@ impl Place {
         let (advertise, reason) = match stated {
             Some(stated) => stated,
             None => {
-                let table = interfaces()
+                let table = interfaces(settings.interfaces.get())
                     .map_err(|error| invalid(AddressError::Table { cause: error.to_string() }))?;
                 let choice = choose_address(&table).map_err(invalid)?;
                 (choice.host, choice.reason)

@@ -9,6 +9,7 @@ use te_segment::{Host, TransportKind};
 use super::error::nearest;
 use super::value::{Digest, Framing, Span, Value};
 use super::{Count, Origin, Secret, Setting, SettingsError};
+use crate::address::InterfaceFilter;
 use crate::features;
 use crate::metadata::MetadataUrl;
 
@@ -219,6 +220,9 @@ settings! {
     /// The address peers are told. Default `auto`: from the metadata URL or the name, else the only routable address
     /// of this host.
     advertise: Option<Host> = None, "advertise", "TE_ADVERTISE", (), [Alias::Same("MC_TCP_BIND_ADDRESS")];
+    /// The interfaces of this host that count where the address to advertise is looked for: names, `PREFIX*`, and both with
+    /// `!` in front for those that do not. What is left out appears in no choice and no message. Default `all`.
+    interfaces: InterfaceFilter = InterfaceFilter::default(), "interfaces", "TE_INTERFACES", (), [];
     /// The address listeners bind; `0.0.0.0` or `::` for every interface. Default `auto`: the advertised one.
     bind: Option<Host> = None, "bind", "TE_BIND", (), [];
     /// Port of the control listener; 0 takes a free one of the range. Default 0, range 0 to 65535.

@@ -39,7 +39,7 @@ fn offer(owner: &Engine, memory: Memory, seed: u8) -> Buffer {
     offered
 }
 
-/// MR-07, MR-09, MR-10, SEG-06
+/// MR-07, MR-09, MR-10, SEG-01, SEG-06
 #[test]
 fn a_handle_of_a_withdrawn_buffer_touches_nothing_of_the_next_one_over_tcp() {
     cycle("tcp", Memory::allocate(LEN).unwrap());

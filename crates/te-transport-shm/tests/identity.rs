@@ -166,3 +166,14 @@ fn slices_have_a_largest_size() {
     let (kind, text) = Move::new(Op::Read, &local, &remote).fails(&*near.path_to(&far));
     assert_eq!(kind, FailureKind::Unsupported, "{text}");
 }
+
+/// SEL-08: not a failure, so that others may serve it.
+#[test]
+fn device_memory_is_not_ours() {
+    let node = Node::new();
+    let location = te_segment::Location::Device { kind: te_segment::DeviceKind::Cuda, index: 0 };
+    let memory = Memory::allocate(4096).unwrap();
+    let reserved = node.context.regions.reserve(memory, Access::REMOTE, location).unwrap();
+    let answer = node.transport.register(reserved.region()).unwrap();
+    assert!(matches!(answer, te_transport::Registration::NotMine(why) if why.contains("cuda:0")));
+}

@@ -281,8 +281,8 @@ settings! {
         [Alias::Seconds("MC_TCP_PROGRESS_TIMEOUT_SEC")], feature "tcp";
     /// Requests in flight on one data connection at most. Default 64, range 1 to 1024.
     tcp_pipeline: Count = Count(64), "tcp.pipeline", "TE_TCP_PIPELINE", Span::Count(1, 1_024), [], feature "tcp";
-    /// A request of at least this many bytes is cut into stripes for several connections. Default 4MiB, range 64KiB
-    /// to 1048576TiB.
+    /// A request of at least this many bytes is cut for several connections, between te engines into pieces of about 2 MiB
+    /// between which other batches get their turn. Default 4MiB, range 64KiB to 1048576TiB.
     tcp_stripe_threshold: u64 = 4 * MIB, "tcp.stripe_threshold", "TE_TCP_STRIPE_THRESHOLD",
         Span::Bytes(64 << 10, 1 << 60), [], feature "tcp";
     /// Data connections served at most. Default 4096, range 1 to 1000000.

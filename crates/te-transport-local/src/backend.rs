@@ -7,8 +7,8 @@ use std::time::Instant;
 use te_memory::Region;
 use te_segment::{DescriptorBuilder, Incarnation, Location, SegmentDescriptor, TransportKind};
 use te_transport::{
-    Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Reach, Registration, Threads,
-    Transport, TransportError,
+    Assessment, Capabilities, Comparing, Context, Fencing, Install, InstallError, Path, Reach, Registration,
+    Threads, Transport, TransportError,
 };
 
 use crate::client::{Common, MAX_SLICE, Peers};
@@ -47,6 +47,7 @@ impl Local {
         let peers = Peers::new(Common {
             incarnation: context.incarnation,
             threads_per_peer: self.config.threads,
+            comparing: Comparing::new(self.config.compare),
             counters: counters.clone(),
             threads: threads.clone(),
             closing: AtomicBool::new(false),

@@ -1,5 +1,6 @@
 //! Settings of the copies within a process.
 
+use te_transport::Compare;
 use thiserror::Error;
 
 /// Settings of the copies within a process.
@@ -17,11 +18,14 @@ use thiserror::Error;
 pub struct LocalConfig {
     /// Threads that copy in the background for one peer at most, started on demand. 1 to 64, default 2.
     pub threads: usize,
+    /// Which pieces of copies are compared with their source after they were made: `off`, `sampled` (one in 64) or `always`.
+    /// Memory that changes meanwhile does not fit either. Default off.
+    pub compare: Compare,
 }
 
 impl Default for LocalConfig {
     fn default() -> Self {
-        Self { threads: 2 }
+        Self { threads: 2, compare: Compare::Off }
     }
 }
 
@@ -37,7 +41,7 @@ pub enum ConfigError {
         /// The settings, separated by commas.
         known: String,
     },
-    /// The value is no number.
+    /// The value is not of its kind.
     #[error("{key} = {value} is not {expected}")]
     NotUnderstood {
         /// The setting.
@@ -74,7 +78,7 @@ impl ConfigError {
 
 impl LocalConfig {
     /// The settings by name.
-    pub const KEYS: [&'static str; 1] = ["threads"];
+    pub const KEYS: [&'static str; 2] = ["threads", "compare"];
 
     /// Sets one setting from text. Nothing changes on an error.
     ///
@@ -82,16 +86,16 @@ impl LocalConfig {
     ///
     /// Names the setting, the value and what is allowed.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
-        if key != "threads" {
-            let key = key.chars().take(80).collect();
-            return Err(ConfigError::UnknownKey { key, known: Self::KEYS.join(", ") });
+        let unclear = |key, expected| ConfigError::NotUnderstood { key, value: value.to_owned(), expected };
+        let mut next = self.clone();
+        match key {
+            "threads" => next.threads = value.parse().map_err(|_| unclear("threads", "a whole number"))?,
+            "compare" => next.compare = value.parse().map_err(|expected| unclear("compare", expected))?,
+            _ => {
+                let key = key.chars().take(80).collect();
+                return Err(ConfigError::UnknownKey { key, known: Self::KEYS.join(", ") });
+            }
         }
-        let threads = value.parse().map_err(|_| ConfigError::NotUnderstood {
-            key: "threads",
-            value: value.to_owned(),
-            expected: "a whole number",
-        })?;
-        let next = Self { threads };
         next.validate()?;
         *self = next;
         Ok(())
@@ -119,7 +123,8 @@ mod tests {
         let mut config = LocalConfig::default();
         assert!(config.set("threads", "65").is_err());
         assert!(config.set("threads", "many").unwrap_err().to_string().contains("a whole number"));
-        assert!(config.set("lanes", "4").unwrap_err().to_string().contains("known are threads"));
+        assert!(config.set("lanes", "4").unwrap_err().to_string().contains("known are threads, compare"));
+        assert!(config.set("compare", "on").unwrap_err().to_string().contains("off, sampled or always"));
         assert_eq!(config, LocalConfig::default());
         config.set("threads", "64").unwrap();
         assert_eq!(config.threads, 64);

@@ -199,3 +199,47 @@ fn what_the_transport_does_not_serve_is_said_at_once() {
     let (kind, text) = Move::new(Op::Read, &local, &remote).fails(&*near.path_to(&far));
     assert_eq!(kind, FailureKind::Unsupported, "{text}");
 }
+
+/// FO-01: what is at the destination is compared with its source. Ranges that overlap stand for memory that somebody writes
+/// meanwhile: the copy itself changes its source.
+#[test]
+fn copies_that_do_not_fit_their_source_are_damaged() {
+    let group = LocalGroup::new();
+    for (choice, caught) in [("off", false), ("sampled", true), ("always", true)] {
+        let mut config = te_transport_local::LocalConfig::default();
+        config.set("compare", choice).unwrap();
+        let node = Node::with(&group, config);
+        let region = node.offered(8192);
+        let pattern: Vec<u8> = (0..8192_u32).map(|at| (at / 7) as u8).collect();
+        region.write_at(0, &pattern).unwrap();
+        let path = node.path_to(&node);
+        let shifted = |op, to| {
+            let remote = region.range().slice(to, 4096).unwrap();
+            let other = node.local(4096);
+            let (intact, log) = (Move::new(op, &other, &region), Arc::<node::Log>::default());
+            let slice = te_transport::Slice {
+                op,
+                local: region.hold(0, 4096).unwrap(),
+                remote,
+                generation: Some(region.generation()),
+                attempt: te_transport::AttemptId { request: 1, attempt: 1 },
+                token: te_transport::CompletionToken::new(log.clone(), 0),
+            };
+            let deadline = Instant::now() + PATIENCE;
+            let submission = te_transport::Submission {
+                slices: vec![slice],
+                deadline,
+                scope: te_transport::CancelScope::new(),
+            };
+            path.submit(submission, SubmitMode::CallerRuns);
+            let outcome = log.wait(1).remove(0);
+            // Others are not harmed.
+            intact.done(&*path);
+            outcome
+        };
+        let outcome = shifted(Op::Write, 1);
+        let damaged = matches!(&outcome, te_transport::Outcome::Failed(failure) if failure.kind() == FailureKind::Damaged
+                && failure.effect() == te_transport::RemoteEffect::MayHaveApplied);
+        assert_eq!((damaged, outcome.is_done()), (caught, !caught), "{choice}: {outcome:?}");
+    }
+}

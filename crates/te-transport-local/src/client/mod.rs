@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use te_segment::Incarnation;
-use te_transport::{Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode, Threads};
+use te_transport::{Comparing, Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode, Threads};
 
 use crate::counters::Counters;
 use crate::group::Member;
@@ -23,6 +23,7 @@ pub use transfer::PIECE;
 pub(crate) struct Common {
     pub(crate) incarnation: Incarnation,
     pub(crate) threads_per_peer: usize,
+    pub(crate) comparing: Comparing,
     pub(crate) counters: Arc<Counters>,
     pub(crate) threads: Arc<Threads>,
     pub(crate) closing: AtomicBool,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use te_memory::{RemoteOp, copy_between};
+use te_memory::{RemoteOp, copy_between, same_bytes};
 use te_transport::{CancelReason, CancelScope, FailureKind, Op, Slice, stopped};
 
 use super::Common;
@@ -15,6 +15,9 @@ use crate::group::Tie;
 pub const PIECE: u64 = 1 << 20;
 /// Bytes of one slice at most. Whoever watches for silence sees slices end; this one takes far less than a second.
 pub(crate) const MAX_SLICE: u64 = 256 << 20;
+
+const DAMAGED: &str =
+    "the bytes at the destination are not those of the source, or those have changed meanwhile";
 
 /// When to stop.
 #[derive(Clone, Copy)]
@@ -104,6 +107,9 @@ pub(crate) fn step(
         begun: done > 0,
     })?;
     add(&common.counters.copied_bytes, part);
+    if common.comparing.is_due() && !same_bytes(to, from) {
+        return Err(Stop { kind: FailureKind::Damaged, cause: DAMAGED.into(), begun: true });
+    }
     Ok(done + part)
 }
 
@@ -115,7 +121,7 @@ mod tests {
 
     use te_memory::{Memory, Region, RegionTable};
     use te_segment::{Access, Incarnation, Location};
-    use te_transport::{AttemptId, CompletionSink, CompletionToken, Outcome, Threads};
+    use te_transport::{AttemptId, Compare, Comparing, CompletionSink, CompletionToken, Outcome, Threads};
 
     use super::*;
     use crate::group::{LocalGroup, Member};
@@ -153,6 +159,7 @@ mod tests {
             let common = Common {
                 incarnation: Incarnation::from_bits(1),
                 threads_per_peer: 1,
+                comparing: Comparing::new(Compare::Always),
                 counters: Arc::default(),
                 threads: Arc::new(Threads::new("te-test")),
                 closing: AtomicBool::new(false),

@@ -51,6 +51,10 @@ pub struct Node {
 
 impl Node {
     pub fn new(group: &LocalGroup) -> Self {
+        Self::with(group, LocalConfig::default())
+    }
+
+    pub fn with(group: &LocalGroup, config: LocalConfig) -> Self {
         let host: Host = "127.0.0.1".parse().unwrap();
         let context = Context {
             incarnation: Incarnation::from_bits(rand::random()),
@@ -61,7 +65,7 @@ impl Node {
             bootstrap: Arc::new(NoBootstrap),
             admission: Arc::new(AdmitAll),
         };
-        let transport = Local::new(group, LocalConfig::default()).start(&context).unwrap();
+        let transport = Local::new(group, config).start(&context).unwrap();
         Self { context, transport }
     }
 

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use te_segment::{Incarnation, SegmentDescriptor};
-use te_transport::{Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode};
+use te_transport::{Comparing, Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode};
 
 use crate::config::ShmConfig;
 use crate::counters::Counters;
@@ -30,6 +30,7 @@ const FAILED_LIMIT: usize = 4096;
 pub(crate) struct Common {
     pub(crate) incarnation: Incarnation,
     pub(crate) config: Arc<ShmConfig>,
+    pub(crate) comparing: Comparing,
     pub(crate) counters: Arc<Counters>,
     pub(crate) threads: Arc<Threads>,
     pub(crate) closing: AtomicBool,

@@ -10,7 +10,7 @@ use super::Common;
 use super::line::Attached;
 use crate::counters::add;
 use crate::hold::{self, Barred};
-use crate::process::Fault;
+use crate::process::{Fault, Process};
 
 /// Bytes copied under one mark: what a withdrawal or a cancellation waits for at most.
 const PIECE: usize = 1 << 20;
@@ -18,6 +18,12 @@ const PIECE: usize = 1 << 20;
 pub(crate) const MAX_SLICE: u64 = 256 << 20;
 /// A thread that finds all slots taken looks again so often before it pauses.
 const PATIENCE: u32 = 64;
+
+/// Bytes of another process that are compared at a time, on the stack.
+const CHUNK: usize = 16 << 10;
+
+const DAMAGED: &str =
+    "the bytes at the destination are not those of the source, or those have changed meanwhile";
 
 /// When to stop.
 #[derive(Clone, Copy)]
@@ -135,6 +141,10 @@ fn piece(common: &Common, attached: &Attached, slice: &Slice, done: usize, part:
         // allows; the remote ones are accessed by this routine, or by other processes.
         unsafe { te_memory::copy::copy(to, from, part) };
         add(&common.counters.mapped_bytes, part as u64);
+        // SAFETY: as above.
+        if common.comparing.is_due() && !unsafe { te_memory::copy::same(local, remote, part) } {
+            return Err(stop(FailureKind::Damaged, DAMAGED, true));
+        }
         return Ok(());
     }
     let process = match &attached.ties.process {
@@ -146,12 +156,46 @@ fn piece(common: &Common, attached: &Attached, slice: &Slice, done: usize, part:
     match unsafe { process.copy(slice.op, local, address, part) } {
         Ok(()) => {
             add(&common.counters.process_bytes, part as u64);
-            Ok(())
         }
-        Err(Fault::Ended) => Err(stop(FailureKind::ConnectionLost, "the peer's process has ended", true)),
-        Err(Fault::Refused(error)) => {
-            let cause = format!("the kernel does not move the bytes between the processes: {error}");
-            Err(stop(FailureKind::Unsupported, cause, true))
+        Err(fault) => return Err(failed(fault)),
+    }
+    // What may not be read is not read to compare it either.
+    if attached.permits(Op::Read) && common.comparing.is_due() {
+        // SAFETY: as above; the local bytes are only read.
+        if !unsafe { fits(process, local, address, part) }.map_err(failed)? {
+            return Err(stop(FailureKind::Damaged, DAMAGED, true));
         }
     }
+    Ok(())
+}
+
+fn failed(fault: Fault) -> Stop {
+    match fault {
+        Fault::Ended => stop(FailureKind::ConnectionLost, "the peer's process has ended", true),
+        Fault::Refused(error) => {
+            let cause = format!("the kernel does not move the bytes between the processes: {error}");
+            stop(FailureKind::Unsupported, cause, true)
+        }
+    }
+}
+
+/// Whether `len` bytes here are those in the memory of a process.
+///
+/// # Safety
+///
+/// `local` must be good to read for `len` bytes.
+unsafe fn fits(process: &Process, local: *const u8, remote: u64, len: usize) -> Result<bool, Fault> {
+    let mut theirs = [0_u8; CHUNK];
+    let mut at = 0;
+    while at < len {
+        let part = CHUNK.min(len - at);
+        // SAFETY: the buffer is private and large enough.
+        unsafe { process.copy(Op::Read, theirs.as_mut_ptr(), remote + at as u64, part) }?;
+        // SAFETY: the caller vouches for `len` bytes; the buffer is private.
+        if !unsafe { te_memory::copy::same(local.wrapping_add(at), theirs.as_ptr(), part) } {
+            return Ok(false);
+        }
+        at += part;
+    }
+    Ok(true)
 }

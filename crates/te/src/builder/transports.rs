@@ -2,12 +2,12 @@
 
 use te_engine::{Error, ErrorKind, Result};
 use te_segment::TransportKind;
-use te_transport::Install;
+use te_transport::{Compare, Install};
 use te_transport_local::{Local, LocalConfig, LocalGroup};
 
 use super::{OPERATION, invalid, size};
 use crate::features;
-use crate::settings::Settings;
+use crate::settings::{Digest, Settings};
 
 /// The transports to install. An explicit list is exact: a word that cannot be had is an error.
 pub(super) fn chosen(settings: &Settings, group: Option<&LocalGroup>) -> Result<Vec<TransportKind>> {
@@ -63,7 +63,16 @@ pub(super) fn install(
 pub(super) fn local_config(settings: &Settings) -> LocalConfig {
     let mut config = LocalConfig::default();
     config.threads = size(settings.local_threads.get().0);
+    config.compare = compare(*settings.local_compare.get());
     config
+}
+
+fn compare(choice: Digest) -> Compare {
+    match choice {
+        Digest::Off => Compare::Off,
+        Digest::Sampled => Compare::Sampled,
+        Digest::Always => Compare::Always,
+    }
 }
 
 #[cfg(feature = "shm")]
@@ -75,6 +84,7 @@ pub(super) fn shm_config(settings: &Settings) -> te_transport_shm::ShmConfig {
     config.max_connections = size(settings.shm_max_connections.get().0);
     config.max_buffers = u32::try_from(settings.shm_max_buffers.get().0).unwrap_or(u32::MAX);
     config.withdraw_timeout = *settings.shm_withdraw_timeout.get();
+    config.compare = compare(*settings.shm_compare.get());
     config
 }
 
@@ -82,7 +92,7 @@ pub(super) fn shm_config(settings: &Settings) -> te_transport_shm::ShmConfig {
 pub(super) fn tcp_config(settings: &Settings) -> te_transport_tcp::TcpConfig {
     use te_transport_tcp::{DigestChoice, FramingChoice, TcpConfig};
 
-    use crate::settings::{Digest, Framing};
+    use crate::settings::Framing;
 
     let mut config = TcpConfig::default();
     config.connections_per_peer = size(settings.tcp_connections_per_peer.get().0);

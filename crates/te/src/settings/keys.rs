@@ -305,6 +305,9 @@ settings! {
     tcp_keepalive: Duration = secs(30), "tcp.keepalive", "TE_TCP_KEEPALIVE", secs(1)..=HOUR * 9, [], feature "tcp";
     /// Threads that copy in the background for one engine of the same local group at most. Default 2, range 1 to 64.
     local_threads: Count = Count(2), "local.threads", "TE_LOCAL_THREADS", Span::Count(1, 64), [];
+    /// Which pieces of copies within a local group are compared with their source after they were made: none, one in 64, or
+    /// all. Memory that changes meanwhile does not fit either. Default `off`.
+    local_compare: Digest = Digest::Off, "local.compare", "TE_LOCAL_COMPARE", (), [];
     /// Threads that copy in the background for one peer of this host at most. Default 2, range 1 to 64.
     shm_threads: Count = Count(2), "shm.threads", "TE_SHM_THREADS", Span::Count(1, 64), [], feature "shm";
     /// Time to connect to the socket of a peer of this host, and to prove that it is one. Default 2s, range 1ms to 10min.
@@ -323,6 +326,9 @@ settings! {
     /// 1ms to 10min.
     shm_withdraw_timeout: Duration = secs(1), "shm.withdraw_timeout", "TE_SHM_WITHDRAW_TIMEOUT", ms(1)..=secs(600),
         [], feature "shm";
+    /// Which pieces of copies in shared memory are compared with their source after they were made: none, one in 64, or all.
+    /// Memory that changes meanwhile does not fit either; memory that may not be read is not compared. Default `off`.
+    shm_compare: Digest = Digest::Off, "shm.compare", "TE_SHM_COMPARE", (), [], feature "shm";
     /// What the `te` program logs to standard error. A library never looks at it. Default `warn`.
     log: String = "warn".to_owned(), "log", "TE_LOG", (), [];
 }

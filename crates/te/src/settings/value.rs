@@ -311,7 +311,8 @@ impl Value for Framing {
     }
 }
 
-/// Which requests of the native TCP framing carry a digest of their payload.
+/// Which requests are checked to have arrived: those of the native TCP framing by a digest of their payload, copies by
+/// comparing them with their source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Digest {

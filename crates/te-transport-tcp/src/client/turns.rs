@@ -70,7 +70,7 @@ impl State {
 
     /// Whether another batch has no connection, and can get none but by this batch's giving one up.
     fn is_due_to_others(&self, seq: u64, limit: usize, now: Instant) -> bool {
-        self.jobs.iter().any(|job| job.leases == 0 && job.seq != seq) && !self.has_slot(limit, now)
+        !self.has_slot(limit, now) && self.jobs.iter().any(|job| job.leases == 0 && job.seq != seq)
     }
 }
 

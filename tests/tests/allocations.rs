@@ -34,10 +34,11 @@ fn allocations(engine: &Engine, op: Op, local: &Buffer, remote: &RemoteRange, re
 
 #[test]
 fn requests_in_the_steady_state_allocate_nothing() {
-    for (transport, framing) in [("tcp", "native"), ("tcp", "v2"), ("shm", "auto")] {
+    for (transport, framing) in [("tcp", "native"), ("tcp", "v2"), ("shm", "auto"), ("local", "auto")] {
+        let group = te::LocalGroup::new();
         let build = || {
             let builder = te::builder("127.0.0.1").set("transports", transport).set("tcp.framing", framing);
-            block_on(builder.build()).unwrap()
+            block_on(builder.local_group(&group).build()).unwrap()
         };
         let (owner, engine) = (build(), build());
         let len = (256 * BLOCK) as usize;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use te::{Access, Buffer, Deadline, Engine, ErrorKind, Location, RemoteRange};
+use te::{Access, Buffer, Deadline, Engine, ErrorKind, LocalGroup, Location, RemoteRange};
 use te_engine::block_on;
 
 /// Sizes of requests, none a multiple of a page but one.
@@ -26,16 +26,17 @@ struct Pair {
 }
 
 impl Pair {
-    /// Two engines that speak only so: `native`, `v2` or `v1` over TCP, or `shm`.
+    /// Two engines that speak only so: `native`, `v2` or `v1` over TCP, `shm`, or `local` in one group.
     fn new(path: &str) -> Self {
         Self::with(path, (SLOT * SLOTS) as usize)
     }
 
     fn with(path: &str, len: usize) -> Self {
+        let group = LocalGroup::new();
         let build = || {
-            let builder = te::builder("127.0.0.1");
+            let builder = te::builder("127.0.0.1").local_group(&group);
             let builder = match path {
-                "shm" => builder.set("transports", "shm"),
+                "shm" | "local" => builder.set("transports", path),
                 framing => builder.set("transports", "tcp").set("tcp.framing", framing),
             };
             block_on(builder.build()).unwrap()
@@ -110,6 +111,11 @@ fn completed_requests_are_applied_over_shared_memory() {
 }
 
 #[test]
+fn completed_requests_are_applied_within_a_local_group() {
+    every_completion_is_applied("local", count("TE_COMPLETIONS", 100_000));
+}
+
+#[test]
 fn completed_requests_are_applied_over_version_1() {
     every_completion_is_applied("v1", count("TE_COMPLETIONS", 100_000) / 10);
 }
@@ -125,6 +131,11 @@ fn requests_that_are_cut_off_never_touch_their_memory_again() {
 fn copies_that_are_cut_off_never_touch_their_memory_again() {
     // More than a piece, so that there is something to cut.
     cut_off("shm", 4 << 20, count("TE_CANCELLATIONS", 10_000) / 10);
+}
+
+#[test]
+fn copies_that_are_cut_off_within_a_local_group_never_touch_their_memory_again() {
+    cut_off("local", 4 << 20, count("TE_CANCELLATIONS", 10_000) / 10);
 }
 
 fn cut_off(path: &str, len: usize, rounds: u64) {

@@ -30,8 +30,12 @@ struct Pair {
 
 impl Pair {
     fn each(check: impl Fn(Self)) {
-        for transport in ["tcp", "shm"] {
-            let build = || block_on(te::builder("127.0.0.1").set("transports", transport).build()).unwrap();
+        for transport in ["tcp", "shm", "local"] {
+            let group = te::LocalGroup::new();
+            let build = || {
+                let builder = te::builder("127.0.0.1").local_group(&group);
+                block_on(builder.set("transports", transport).build()).unwrap()
+            };
             let (owner, engine) = (build(), build());
             let offered = block_on(owner.register(pattern(3, LEN), Access::REMOTE)).unwrap();
             let remote = block_on(engine.open(owner.name().as_str())).unwrap().buffer(0).unwrap();

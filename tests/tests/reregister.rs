@@ -39,7 +39,7 @@ fn offer(owner: &Engine, memory: Memory, seed: u8) -> Buffer {
     offered
 }
 
-/// MR-07, MR-09, MR-10, SEG-06
+/// MR-07, MR-09, MR-10, SEG-01, SEG-06
 #[test]
 fn a_handle_of_a_withdrawn_buffer_touches_nothing_of_the_next_one_over_tcp() {
     cycle("tcp", Memory::allocate(LEN).unwrap());
@@ -57,9 +57,19 @@ fn a_handle_of_a_withdrawn_buffer_touches_nothing_of_the_next_one_in_private_mem
     cycle("shm", Memory::allocate(LEN).unwrap());
 }
 
+/// MR-07, MR-09, MR-10, SEG-01
+#[test]
+fn a_handle_of_a_withdrawn_buffer_touches_nothing_of_the_next_one_in_the_same_process() {
+    cycle("local", Memory::allocate(LEN).unwrap());
+}
+
 fn cycle(transport: &str, memory: Memory) {
     let cycles = std::env::var("TE_RESTART_CYCLES").map_or(20, |text| text.parse().unwrap());
-    let build = || block_on(te::builder("127.0.0.1").set("transports", transport).build()).unwrap();
+    let group = te::LocalGroup::new();
+    let build = || {
+        let builder = te::builder("127.0.0.1").local_group(&group);
+        block_on(builder.set("transports", transport).build()).unwrap()
+    };
     let (owner, engine) = (build(), build());
     let local = block_on(engine.register(vec![0_u8; LEN], Access::LOCAL)).unwrap();
     let stray = block_on(engine.register(pattern(STRAY, LEN), Access::LOCAL)).unwrap();

@@ -141,6 +141,7 @@ fn a_token_is_in_no_output() {
 #[test]
 fn features_says_what_is_compiled_in() {
     let compiled = [
+        ("local", true),
         ("tcp", cfg!(feature = "tcp")),
         ("shm", cfg!(feature = "shm")),
         ("p2p", cfg!(feature = "p2p")),

@@ -156,6 +156,7 @@ pub(crate) const NO_PATH: Entry = Entry {
     causes: &[
         "the transport list of the batch or the build leaves out what the peer offers",
         "the memory is of a kind that no common transport moves",
+        "`local` alone was asked for, and the peer is not in the local group of this engine",
     ],
     next: &[
         "`te explain SEGMENT`: every candidate with its reason",
@@ -165,7 +166,8 @@ pub(crate) const NO_PATH: Entry = Entry {
 pub(crate) const DAMAGED: Entry = Entry {
     name: "damaged",
     meaning: "The bytes in the memory of the receiving side do not fit the digest that the sending side made of them. Only \
-              requests with a digest are looked at (setting `tcp.digest`).",
+              requests with a digest are looked at (setting `tcp.digest`), and copies that are compared with their source \
+              (`shm.compare`, `local.compare`).",
     causes: &[
         "somebody wrote to the memory, at either end, while the request was under way",
         "a network device, a driver or memory that changes bytes",

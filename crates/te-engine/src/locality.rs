@@ -1,9 +1,10 @@
-//! Proof that a peer runs on this host. Made when a segment is opened or refreshed, so that planning needs no I/O.
+//! Proof that a peer runs on this host, or in this process. Made when a segment is opened or refreshed, so that planning needs no I/O.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use te_segment::{Access, SegmentDescriptor};
+use te_select::Locality;
 use te_transport::{Reach, Transport};
 
 use crate::core::Core;
@@ -32,6 +33,16 @@ pub(crate) async fn prove(core: &Arc<Core>, peer: Arc<SegmentDescriptor>) {
     });
     // Fails only when the runtime ends, and then nobody plans any more.
     let _ = asked.await;
+}
+
+/// The closest place of the peer that one of the transports has proven: no I/O. What is in this process is on this host.
+pub(crate) fn proven(transports: &[Arc<dyn Transport>], peer: &SegmentDescriptor) -> Locality {
+    let proofs = transports.iter().filter(|transport| transport.has_proven(peer));
+    let places = proofs.map(|transport| match transport.capabilities().reach {
+        Reach::Process => Locality::SameProcess,
+        _ => Locality::SameHost,
+    });
+    places.min().unwrap_or(Locality::Network)
 }
 
 /// Whether memory with this access is worth allocating where other processes of this host can map it.

@@ -7,13 +7,14 @@ use std::time::Instant;
 use parking_lot::RwLock;
 use te_metadata::Snapshot;
 use te_segment::{Identity, Location, SegmentDescriptor, SegmentName, TransportKind};
-use te_select::{Installed, Locality, NoPath, Plan, Policy, Request, plan};
+use te_select::{Installed, NoPath, Plan, Policy, Request, plan};
 use te_transport::{Fencing, Op, Path, Transport};
 
 use crate::buffer::TransportSet;
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::Lane;
+use crate::locality;
 
 /// A usable path, ready for use.
 #[derive(Clone)]
@@ -241,8 +242,7 @@ impl Prepared {
                 )
             })
             .collect();
-        let is_proven = transports.iter().any(|transport| transport.has_proven(&self.descriptor));
-        let locality = if is_proven { Locality::SameHost } else { Locality::Network };
+        let locality = locality::proven(transports, &self.descriptor);
         plan(&Request { op, local, policy }, locality, &installed, &offered)
     }
 }

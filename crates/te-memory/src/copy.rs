@@ -55,6 +55,32 @@ pub unsafe fn fill(dst: *mut u8, byte: u8, len: usize) {
     }
 }
 
+/// Bytes that are compared at a time: small enough for a stack and the nearest cache.
+const CHUNK: usize = 4 << 10;
+
+/// Whether `len` bytes at `left` and at `right` are the same, while other parties may read and write both: what is compared
+/// is what a [`copy`] of each would have found.
+///
+/// # Safety
+///
+/// As for the source of [`copy`], for both.
+pub unsafe fn same(left: *const u8, right: *const u8, len: usize) -> bool {
+    let (mut ours, mut theirs) = ([0; CHUNK], [0; CHUNK]);
+    let mut at = 0;
+    while at < len {
+        let part = CHUNK.min(len - at);
+        // SAFETY: `at + part` is at most `len`, for which the caller vouches; the buffers are private and large enough.
+        unsafe { copy(ours.as_mut_ptr(), left.wrapping_add(at), part) };
+        // SAFETY: as above.
+        unsafe { copy(theirs.as_mut_ptr(), right.wrapping_add(at), part) };
+        if ours[..part] != theirs[..part] {
+            return false;
+        }
+        at += part;
+    }
+    true
+}
+
 #[cfg(all(
     not(miri),
     any(

@@ -200,3 +200,11 @@ pub fn copy_between(dst: &Hold, src: &Hold) -> Result<(), CopyError> {
     unsafe { copy::copy(dst.as_ptr(), src.as_ptr(), len) };
     Ok(())
 }
+
+/// Whether two holds have the same bytes, and as many. Where others write one of them meanwhile, that is unspecified.
+pub fn same_bytes(left: &Hold, right: &Hold) -> bool {
+    let Ok(len) = left.native_len() else { return false };
+    // SAFETY: both holds live during the call, so both ranges are mapped, and they are of one length; racing accesses are of
+    // the allowed kinds, by the invariant of `Memory`.
+    left.len() == right.len() && unsafe { copy::same(left.as_ptr(), right.as_ptr(), len) }
+}

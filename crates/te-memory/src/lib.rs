@@ -72,7 +72,7 @@ mod testing;
 
 pub use counting::CountingAllocator;
 pub use error::{CopyError, MemoryError, Refusal, RegisterError, ReleaseError, ReserveRejected, StillHeld};
-pub use hold::{Hold, copy_between};
+pub use hold::{Hold, copy_between, same_bytes};
 pub use memory::{Memory, SharedFile, Sharing};
 pub use region::{HoldCount, Region, RegionState};
 pub use table::{DEFAULT_REGION_LIMIT, RegionTable, RemoteOp, Reservation};

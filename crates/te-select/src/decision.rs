@@ -130,18 +130,17 @@ fn judge(
     if request.policy.only.as_ref().is_some_and(|only| !only.contains(&transport.kind)) {
         return Err("not in the explicit transport list".to_owned());
     }
-    match (capabilities.reach, locality) {
-        (Reach::Process, Locality::SameHost | Locality::Network) => {
-            return Err("the peer is not an engine of this process".to_owned());
-        }
-        (Reach::Host, Locality::Network) => {
-            let why = match &transport.assessment {
-                Assessment::Unusable(reason) => format!(": {reason}"),
-                _ => String::new(),
-            };
-            return Err(format!("the peer has not proven that it runs on this host{why}"));
-        }
-        _ => {}
+    let unproven = match (capabilities.reach, locality) {
+        (Reach::Process, Locality::SameHost | Locality::Network) => Some("is an engine of this process"),
+        (Reach::Host, Locality::Network) => Some("runs on this host"),
+        _ => None,
+    };
+    if let Some(unproven) = unproven {
+        let why = match &transport.assessment {
+            Assessment::Unusable(reason) => format!(": {reason}"),
+            _ => String::new(),
+        };
+        return Err(format!("the peer has not proven that it {unproven}{why}"));
     }
     if !offered.contains(&transport.kind) {
         return Err("the peer does not offer the buffer this way".to_owned());

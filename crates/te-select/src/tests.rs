@@ -209,3 +209,29 @@ fn unproven_locality_is_explained() {
     let proven = plan(&request(&policy, &Location::Any), Locality::SameHost, &installed, &kinds).unwrap();
     assert_eq!(proven.order().collect::<Vec<_>>(), kinds.iter().collect::<Vec<_>>());
 }
+
+/// SEL-05: a copy within the process comes first where the group proves it, and says what is missing where it does not.
+#[test]
+fn copies_within_the_process_come_first_and_need_their_proof() {
+    let caps = [capabilities(Reach::Process), capabilities(Reach::Host), capabilities(Reach::Network)];
+    let kinds = [TransportKind::LOCAL, TransportKind::SHM, TransportKind::TCP];
+    let policy = Policy::default();
+    let decide = |locality, own: Assessment| {
+        let local = Installed::new(TransportKind::LOCAL, &caps[0], own, true);
+        let installed = [usable(TransportKind::TCP, &caps[2]), usable(TransportKind::SHM, &caps[1]), local];
+        plan(&request(&policy, &Location::Any), locality, &installed, &kinds).unwrap()
+    };
+    let same = decide(Locality::SameProcess, Assessment::Usable("in the group".into()));
+    assert_eq!(same.order().collect::<Vec<_>>(), kinds.iter().collect::<Vec<_>>());
+    for locality in [Locality::SameHost, Locality::Network] {
+        let other = decide(locality, Assessment::Unusable("it is in no local group".into()));
+        let rejected = other.candidates().iter().find(|one| one.kind == TransportKind::LOCAL).unwrap();
+        assert_eq!(
+            (rejected.verdict, rejected.reason.as_str()),
+            (
+                Verdict::Rejected,
+                "the peer has not proven that it is an engine of this process: it is in no local group"
+            )
+        );
+    }
+}

@@ -9,8 +9,8 @@ use te_segment::{
     BufferDescriptor, DescriptorBuilder, Incarnation, Location, SegmentDescriptor, TransportKind,
 };
 use te_transport::{
-    Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Reach, Registration, Transport,
-    TransportError,
+    Assessment, Capabilities, Comparing, Context, Fencing, Install, InstallError, Path, Reach, Registration,
+    Transport, TransportError,
 };
 
 use crate::client::{Common, MAX_SLICE, Peers, Proof};
@@ -54,6 +54,7 @@ impl Shm {
             })?;
         let peers = Peers::new(Common {
             incarnation: context.incarnation,
+            comparing: Comparing::new(config.compare),
             config,
             counters: counters.clone(),
             threads: threads.clone(),

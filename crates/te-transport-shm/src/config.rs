@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use te_transport::Compare;
 use thiserror::Error;
 
 /// Settings of the shared-memory transport. Durations have millisecond resolution.
@@ -31,6 +32,9 @@ pub struct ShmConfig {
     pub max_buffers: u32,
     /// Time a withdrawal waits for copies that are under way before it says who still copies. 1 ms to 600 s, default 1 s.
     pub withdraw_timeout: Duration,
+    /// Which pieces of copies are compared with their source after they were made: `off`, `sampled` (one in 64) or `always`.
+    /// Memory that changes meanwhile does not fit either; memory that may not be read is not compared. Default off.
+    pub compare: Compare,
 }
 
 impl Default for ShmConfig {
@@ -42,6 +46,7 @@ impl Default for ShmConfig {
             max_connections: 256,
             max_buffers: 65_536,
             withdraw_timeout: Duration::from_secs(1),
+            compare: Compare::Off,
         }
     }
 }
@@ -58,7 +63,7 @@ pub enum ConfigError {
         /// The settings, separated by commas.
         known: String,
     },
-    /// The value is no number or duration.
+    /// The value is not of its kind.
     #[error("{key} = {value} is not {expected}")]
     NotUnderstood {
         /// The setting.
@@ -107,13 +112,14 @@ const HOUR: u128 = 3_600_000;
 
 impl ShmConfig {
     /// The settings by name.
-    pub const KEYS: [&'static str; 6] = [
+    pub const KEYS: [&'static str; 7] = [
         "threads",
         "connect_timeout",
         "silent_timeout",
         "max_connections",
         "max_buffers",
         "withdraw_timeout",
+        "compare",
     ];
 
     /// Sets one setting from text: a whole number, or a duration such as `500ms` or `30s` (a bare number means seconds).
@@ -131,6 +137,13 @@ impl ShmConfig {
             "max_connections" => next.max_connections = number("max_connections", value)?,
             "max_buffers" => next.max_buffers = number("max_buffers", value)?,
             "withdraw_timeout" => next.withdraw_timeout = duration("withdraw_timeout", value)?,
+            "compare" => {
+                next.compare = value.parse().map_err(|expected| ConfigError::NotUnderstood {
+                    key: "compare",
+                    value: value.to_owned(),
+                    expected,
+                })?;
+            }
             _ => {
                 let key = key.chars().take(80).collect();
                 return Err(ConfigError::UnknownKey { key, known: Self::KEYS.join(", ") });

@@ -307,7 +307,7 @@ fn control_pages_that_are_none_are_refused() {
     }
 }
 
-/// A target that greets well, and then passes a file that would raise a signal at the first touch.
+/// SEG-02: a target that greets well, and then passes a file that would raise a signal at the first touch.
 #[test]
 fn files_that_can_shrink_are_never_mapped() {
     let (near, far) = (Node::new(), Node::new());

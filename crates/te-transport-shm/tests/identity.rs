@@ -166,3 +166,58 @@ fn slices_have_a_largest_size() {
     let (kind, text) = Move::new(Op::Read, &local, &remote).fails(&*near.path_to(&far));
     assert_eq!(kind, FailureKind::Unsupported, "{text}");
 }
+
+/// SEL-08: not a failure, so that others may serve it.
+#[test]
+fn device_memory_is_not_ours() {
+    let node = Node::new();
+    let location = te_segment::Location::Device { kind: te_segment::DeviceKind::Cuda, index: 0 };
+    let memory = Memory::allocate(4096).unwrap();
+    let reserved = node.context.regions.reserve(memory, Access::REMOTE, location).unwrap();
+    let answer = node.transport.register(reserved.region()).unwrap();
+    assert!(matches!(answer, te_transport::Registration::NotMine(why) if why.contains("cuda:0")));
+}
+
+/// FO-01: what is at the destination is compared with its source, in memory that is mapped and in memory that is not.
+/// Ranges that overlap stand for memory that somebody writes meanwhile: the copy itself changes its source, whose first
+/// bytes are read before.
+#[test]
+fn copies_that_do_not_fit_their_source_are_damaged() {
+    const HALF: u64 = 4096;
+    for (choice, caught) in [("off", false), ("sampled", true), ("always", true)] {
+        for shareable in [true, false] {
+            let mut config = te_transport_shm::ShmConfig::default();
+            config.set("compare", choice).unwrap();
+            let node = Node::with(config);
+            let memory = |len| match shareable {
+                true => Memory::allocate_shareable(len, Sharing::ReadWrite).unwrap(),
+                false => Memory::allocate(len).unwrap(),
+            };
+            let region = node.register(memory(LEN), Access::REMOTE);
+            let pattern: Vec<u8> = (0..LEN).map(|at| (at / 7) as u8).collect();
+            region.write_at(0, &pattern).unwrap();
+            let path = node.path_to(&node);
+            let log = std::sync::Arc::<node::Log>::default();
+            let slice = te_transport::Slice {
+                op: Op::Write,
+                local: region.hold(HALF, 2 * HALF).unwrap(),
+                remote: region.range().slice(0, 2 * HALF).unwrap(),
+                generation: Some(region.generation()),
+                attempt: te_transport::AttemptId { request: 1, attempt: 1 },
+                token: te_transport::CompletionToken::new(log.clone(), 0),
+            };
+            let deadline = std::time::Instant::now() + node::PATIENCE;
+            let scope = te_transport::CancelScope::new();
+            let submission = te_transport::Submission { slices: vec![slice], deadline, scope };
+            path.submit(submission, SubmitMode::Background);
+            let outcome = log.wait(1).remove(0);
+            let damaged = matches!(&outcome, te_transport::Outcome::Failed(failure)
+                if failure.kind() == FailureKind::Damaged);
+            assert_eq!((damaged, outcome.is_done()), (caught, !caught), "{choice} {shareable}: {outcome:?}");
+            // What nobody writes fits.
+            for op in [Op::Read, Op::Write] {
+                Move::new(op, &node.local(LEN), &region).done(&*path);
+            }
+        }
+    }
+}

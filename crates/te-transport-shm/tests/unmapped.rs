@@ -15,7 +15,7 @@ fn maps() -> Vec<String> {
     maps.lines().filter(|line| line.contains("memfd:te")).map(str::to_owned).collect()
 }
 
-/// LIFE-04: what was mapped is not mapped any more after the end.
+/// SEG-02, LIFE-04: what was mapped is not mapped any more after the end.
 #[test]
 fn a_shutdown_unmaps_everything() {
     assert_eq!(maps(), Vec::<String>::new());

@@ -45,8 +45,8 @@ pub struct TcpConfig {
     pub progress_timeout: Duration,
     /// Requests in flight on one connection at most (version 1 has one). 1 to 1,024, default 64.
     pub pipeline: usize,
-    /// A request of at least this many bytes is cut into stripes for several connections. 64 KiB to 2^60, default
-    /// 4 MiB.
+    /// A request of at least this many bytes is cut for several connections, in the native framing into pieces of about
+    /// 2 MiB between which other batches get their turn. 64 KiB to 2^60, default 4 MiB.
     pub stripe_threshold: u64,
     /// Connections the target serves at most. 1 to 1,000,000, default 4,096.
     pub max_connections: usize,

@@ -246,6 +246,7 @@ fn v1_write_without_read_access_is_unconfirmed() {
     assert_eq!(failed(&outcome).kind(), FailureKind::Unconfirmed);
 }
 
+/// SEL-08: not a failure, so that others may serve it.
 #[test]
 fn device_memory_is_not_ours() {
     let node = Node::new();

@@ -45,6 +45,7 @@
 mod admission;
 mod cancel;
 mod capability;
+mod compare;
 mod completion;
 mod context;
 mod contract;
@@ -60,6 +61,7 @@ mod tests;
 pub use admission::{Admission, AdmitAll, Admitted, AttemptId};
 pub use cancel::{Abort, AbortGuard, CancelReason, CancelScope};
 pub use capability::{Capabilities, Fencing, Reach};
+pub use compare::{Compare, Comparing};
 pub use completion::{CompletionSink, CompletionToken, Outcome};
 pub use context::{Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, Context, PortRange};
 pub use contract::{

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod tests;
+mod transports;
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,9 +14,9 @@ use te_metadata::{Directory, HolderProbe, Keys, MetadataStore, NameRule, StoreDi
 use te_rpc::{PortChoice, RpcHandler};
 use te_segment::{Host, SegmentName, TransportKind};
 use te_transport::{IfAvailable, Install, PortRange};
+use te_transport_local::LocalGroup;
 
 use crate::address::{AddressError, choose_address, interfaces};
-use crate::features;
 use crate::metadata::{self, MetadataUrl, host_and_port};
 use crate::settings::{Count, Origin, Settings};
 
@@ -31,6 +32,7 @@ pub fn builder(name: impl Into<String>) -> EngineBuilder {
         failure: None,
         directory: DirectoryChoice::Url,
         transports: Vec::new(),
+        local_group: None,
         runtime: RuntimeChoice::Owned,
     }
 }
@@ -50,6 +52,7 @@ pub struct EngineBuilder {
     failure: Option<Error>,
     directory: DirectoryChoice,
     transports: Vec<Box<dyn Install>>,
+    local_group: Option<LocalGroup>,
     runtime: RuntimeChoice,
 }
 
@@ -138,6 +141,14 @@ impl EngineBuilder {
         self
     }
 
+    /// Shares memory with the other engines of this process that are given the same group: they copy to and from each other's
+    /// registered memory directly, which comes before every other path. Engines of one process without a common group are
+    /// peers like any others. An explicit list of transports has to name `local`.
+    pub fn local_group(mut self, group: &LocalGroup) -> Self {
+        self.local_group = Some(group.clone());
+        self
+    }
+
     /// Runs control work on a runtime of the caller's, with I/O and time enabled, which must outlive the engine.
     pub fn runtime(mut self, runtime: tokio::runtime::Handle) -> Self {
         self.runtime = RuntimeChoice::Lent(runtime);
@@ -163,7 +174,8 @@ impl EngineBuilder {
     /// cannot start; [`ErrorKind::Name`] and [`ErrorKind::MetadataUnavailable`] when the segment cannot be published.
     /// Nothing is left running then.
     pub async fn build(self) -> Result<Engine> {
-        let Self { name, settings, failure, directory, mut transports, runtime } = self;
+        let Self { name, settings, failure, directory, mut transports, local_group, runtime } = self;
+        let group = local_group.as_ref();
         if let Some(failure) = failure {
             return Err(failure);
         }
@@ -172,7 +184,7 @@ impl EngineBuilder {
         if by_url {
             settings.metadata.get().check().map_err(invalid)?;
         }
-        let chosen = chosen_transports(&settings)?;
+        let chosen = transports::chosen(&settings, group)?;
         let by_address = match &directory {
             DirectoryChoice::Url => matches!(settings.metadata.get(), MetadataUrl::Peer { .. }),
             DirectoryChoice::Given(directory) => directory.name_rule() == NameRule::HostPort,
@@ -206,7 +218,7 @@ impl EngineBuilder {
             }
         };
         let by_name = settings.transports.get().is_some();
-        let installs = chosen.into_iter().flat_map(|word| install(&word, &settings));
+        let installs = chosen.into_iter().flat_map(|word| transports::install(&word, &settings, group));
         // TCP is what everybody falls back to; without it something is wrong that must be said.
         let optional = |install: &dyn Install| !by_name && install.kind() != TransportKind::TCP;
         transports.extend(installs.map(|install| -> Box<dyn Install> {
@@ -262,7 +274,7 @@ impl Place {
         let (advertise, reason) = match stated {
             Some(stated) => stated,
             None => {
-                let table = interfaces()
+                let table = interfaces(settings.interfaces.get())
                     .map_err(|error| invalid(AddressError::Table { cause: error.to_string() }))?;
                 let choice = choose_address(&table).map_err(invalid)?;
                 (choice.host, choice.reason)
@@ -313,32 +325,6 @@ fn limits(settings: &Settings) -> Limits {
     limits
 }
 
-/// The transports to install. An explicit list is exact: a word that cannot be had is an error.
-fn chosen_transports(settings: &Settings) -> Result<Vec<TransportKind>> {
-    let compiled =
-        || features::all().filter(|f| f.kind() == features::FeatureKind::Transport && f.is_compiled());
-    let Some(list) = settings.transports.get() else {
-        return compiled().map(|feature| feature.name().parse().map_err(invalid)).collect();
-    };
-    for word in list {
-        let missing = match features::by_transport(word) {
-            Some(feature) if feature.is_compiled() => continue,
-            Some(feature) if feature.is_in_this_release() => {
-                format!("needs the Cargo feature `{}`, which is not compiled in", feature.name())
-            }
-            Some(feature) => {
-                format!("needs the Cargo feature `{}`, which this release does not have yet", feature.name())
-            }
-            None => "is unknown".to_owned(),
-        };
-        let names: Vec<_> = compiled().map(features::Feature::name).collect();
-        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        let cause = format!("transport {word} {missing}; compiled in: {names}");
-        return Err(Error::new(ErrorKind::Config, OPERATION, cause));
-    }
-    Ok(list.clone())
-}
-
 #[cfg(feature = "p2p")]
 fn by_peers(bound: &Bound) -> Result<Found> {
     use te_metadata_p2p::{OwnDescriptor, P2pDirectory, exchange_handler};
@@ -359,63 +345,6 @@ fn by_peers(bound: &Bound) -> Result<Found> {
 fn by_peers(_bound: &Bound) -> Result<Found> {
     // The metadata URL has been checked, so that this is not reached.
     Err(Error::new(ErrorKind::Config, OPERATION, "needs the Cargo feature `p2p`"))
-}
-
-fn install(word: &TransportKind, settings: &Settings) -> Option<Box<dyn Install>> {
-    #[cfg(feature = "tcp")]
-    if *word == TransportKind::TCP {
-        return Some(Box::new(te_transport_tcp::Tcp::new(tcp_config(settings))));
-    }
-    #[cfg(feature = "shm")]
-    if *word == TransportKind::SHM {
-        return Some(Box::new(te_transport_shm::Shm::new(shm_config(settings))));
-    }
-    let _ = (word, settings);
-    None
-}
-
-#[cfg(feature = "shm")]
-fn shm_config(settings: &Settings) -> te_transport_shm::ShmConfig {
-    let mut config = te_transport_shm::ShmConfig::default();
-    config.threads = size(settings.shm_threads.get().0);
-    config.connect_timeout = *settings.shm_connect_timeout.get();
-    config.silent_timeout = *settings.shm_silent_timeout.get();
-    config.max_connections = size(settings.shm_max_connections.get().0);
-    config.max_buffers = u32::try_from(settings.shm_max_buffers.get().0).unwrap_or(u32::MAX);
-    config.withdraw_timeout = *settings.shm_withdraw_timeout.get();
-    config
-}
-
-#[cfg(feature = "tcp")]
-fn tcp_config(settings: &Settings) -> te_transport_tcp::TcpConfig {
-    use te_transport_tcp::{DigestChoice, FramingChoice, TcpConfig};
-
-    use crate::settings::{Digest, Framing};
-
-    let mut config = TcpConfig::default();
-    config.connections_per_peer = size(settings.tcp_connections_per_peer.get().0);
-    config.framing = match settings.tcp_framing.get() {
-        Framing::V1 => FramingChoice::V1,
-        Framing::V2 => FramingChoice::V2,
-        Framing::Native => FramingChoice::Native,
-        Framing::Auto => FramingChoice::Auto,
-    };
-    config.connect_timeout = *settings.tcp_connect_timeout.get();
-    config.status_timeout = *settings.tcp_status_timeout.get();
-    config.progress_timeout = *settings.tcp_progress_timeout.get();
-    config.pipeline = size(settings.tcp_pipeline.get().0);
-    config.stripe_threshold = *settings.tcp_stripe_threshold.get();
-    config.max_connections = size(settings.tcp_max_connections.get().0);
-    config.silent_timeout = *settings.tcp_silent_timeout.get();
-    config.reject_drain_bytes = *settings.tcp_reject_drain_bytes.get();
-    config.reject_drain_time = *settings.tcp_reject_drain_time.get();
-    config.digest = match settings.tcp_digest.get() {
-        Digest::Off => DigestChoice::Off,
-        Digest::Sampled => DigestChoice::Sampled,
-        Digest::Always => DigestChoice::Always,
-    };
-    config.keepalive = *settings.tcp_keepalive.get();
-    config
 }
 
 impl fmt::Debug for EngineBuilder {

@@ -59,7 +59,7 @@ pub struct Availability {
 }
 
 impl Feature {
-    /// Its name: the Cargo feature, and the word of a transport.
+    /// Its name: the Cargo feature, and the word of a transport. Only `local` is no Cargo feature, being always there.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
@@ -112,6 +112,13 @@ const fn later(name: &'static str, kind: FeatureKind, schemes: &'static [&'stati
 }
 
 const TABLE: &[Feature] = &[
+    Feature {
+        name: "local",
+        kind: FeatureKind::Transport,
+        schemes: &[],
+        // Costs nothing, and is used only by engines that are given a group.
+        presence: Presence::Here { compiled: true, probe: in_a_group },
+    },
     Feature {
         name: "tcp",
         kind: FeatureKind::Transport,
@@ -190,6 +197,10 @@ fn asked_later() -> Result<String, String> {
     Ok("a client; the server is asked when an engine starts".to_owned())
 }
 
+fn in_a_group() -> Result<String, String> {
+    Ok("between engines of one process with a common local group".to_owned())
+}
+
 fn own_tls() -> Result<String, String> {
     Ok("to metadata stores, by rustls with ring".to_owned())
 }
@@ -220,6 +231,7 @@ mod tests {
     fn compiled_is_what_the_build_says() {
         let compiled: Vec<_> = all().filter(|feature| feature.is_compiled()).map(Feature::name).collect();
         let expected: Vec<_> = [
+            ("local", true),
             ("tcp", cfg!(feature = "tcp")),
             ("shm", cfg!(feature = "shm")),
             ("p2p", cfg!(feature = "p2p")),

@@ -25,3 +25,4 @@ pub use te_segment::{
 };
 pub use te_select::{Plan, Policy, Verdict};
 pub use te_transport::{Op, RemoteEffect};
+pub use te_transport_local::LocalGroup;

@@ -75,3 +75,18 @@ fn copying_no_bytes_touches_no_pointer() {
     // SAFETY: no bytes are accessed.
     unsafe { fill(std::ptr::null_mut(), 1, 0) };
 }
+
+#[test]
+fn one_byte_that_differs_is_found_wherever_it_is() {
+    for len in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7] {
+        let left: Vec<u8> = (0..len).map(|at| at as u8).collect();
+        // SAFETY: both are as long as is said, and nobody else has them.
+        assert!(unsafe { same(left.as_ptr(), left.clone().as_ptr(), len) });
+        for at in [0, len / 2, len.saturating_sub(1)].into_iter().filter(|at| *at < len) {
+            let mut right = left.clone();
+            right[at] ^= 0x80;
+            // SAFETY: as above.
+            assert!(!unsafe { same(left.as_ptr(), right.as_ptr(), len) }, "{at} of {len}");
+        }
+    }
+}

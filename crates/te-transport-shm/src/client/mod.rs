@@ -5,6 +5,7 @@ mod greet;
 mod keeper;
 mod line;
 mod peer;
+mod piece;
 mod pool;
 mod transfer;
 
@@ -15,7 +16,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use te_segment::{Incarnation, SegmentDescriptor};
-use te_transport::{Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode};
+use te_transport::{Comparing, Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode};
 
 use crate::config::ShmConfig;
 use crate::counters::Counters;
@@ -31,6 +32,7 @@ const FAILED_LIMIT: usize = 4096;
 pub(crate) struct Common {
     pub(crate) incarnation: Incarnation,
     pub(crate) config: Arc<ShmConfig>,
+    pub(crate) comparing: Comparing,
     pub(crate) counters: Arc<Counters>,
     pub(crate) threads: Arc<Threads>,
     pub(crate) closing: AtomicBool,

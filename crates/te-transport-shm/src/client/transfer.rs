@@ -4,14 +4,13 @@ use std::borrow::Cow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use te_memory::copy;
-use te_transport::{CancelReason, CancelScope, FailureKind, Op, Slice, stopped};
+use te_transport::{CancelReason, CancelScope, FailureKind, Slice, stopped};
 
 use super::Common;
 use super::line::Attached;
-use crate::counters::add;
+use super::piece;
 use crate::hold::{self, Barred};
-use crate::process::{Fault, Parts};
+use crate::process::Parts;
 
 /// Bytes copied under one mark: what a withdrawal or a cancellation waits for at most.
 pub(super) const PIECE: usize = 1 << 20;
@@ -52,7 +51,7 @@ pub(crate) struct Stop {
     pub(crate) begun: bool,
 }
 
-fn stop(kind: FailureKind, cause: impl Into<Cow<'static, str>>, begun: bool) -> Stop {
+pub(super) fn stop(kind: FailureKind, cause: impl Into<Cow<'static, str>>, begun: bool) -> Stop {
     Stop { kind, cause: cause.into(), begun }
 }
 
@@ -127,13 +126,16 @@ pub(super) fn run_all(
     });
     let checked = &slices[..whole.count()];
     let done = match checked {
-        [] => Ok(0),
-        [slice] => run(common, attached, slice, limits, &mut || {}).map(|_| 1),
-        slices => marked(common, attached, limits, &mut || {}, || several(common, attached, slices, limits)),
+        [] => Ok((0, None)),
+        [slice] => run(common, attached, slice, limits, &mut || {}).map(|_| (1, None)),
+        slices => {
+            let several = || Ok(piece::several(common, attached, slices, limits.cold));
+            marked(common, attached, limits, &mut || {}, several)
+        }
     };
     match done {
-        Ok(done) if done == checked.len() => (done, wrong),
-        Ok(done) => (done, None),
+        Ok((done, None)) if done == checked.len() => (done, wrong),
+        Ok(outcome) => outcome,
         Err(stop) => (0, Some(stop)),
     }
 }
@@ -151,7 +153,7 @@ pub(super) fn step(
         // A checked slice has a length that fits.
         let len = usize::try_from(slice.local.len()).unwrap_or(usize::MAX);
         let part = PIECE.min(len - done);
-        piece(common, attached, slice, done, part, limits.cold).map(|()| part)
+        piece::copy(common, attached, slice, done, part, limits.cold).map(|()| part)
     })
 }
 
@@ -187,97 +189,4 @@ fn marked<T>(
         tries += 1;
         if tries < PATIENCE { thread::yield_now() } else { thread::sleep(Duration::from_micros(50)) }
     }
-}
-
-/// Copies several whole slices, which are a piece together, under the caller's mark; how many.
-fn several(
-    common: &Common,
-    attached: &Attached,
-    slices: &[Slice],
-    limits: Limits<'_>,
-) -> Result<usize, Stop> {
-    let (None, Ok(process)) = (attached.mapping(), &attached.ties.process) else {
-        for (done, slice) in slices.iter().enumerate() {
-            let len = usize::try_from(slice.local.len()).unwrap_or(usize::MAX);
-            match piece(common, attached, slice, 0, len, limits.cold) {
-                Ok(()) => {}
-                Err(stop) if done == 0 => return Err(stop),
-                // It is found again, as the first.
-                Err(_) => return Ok(done),
-            }
-        }
-        return Ok(slices.len());
-    };
-    let mut parts = Parts::new();
-    for slice in slices {
-        parts.push(slice.local.as_ptr(), slice.remote.start(), slice.local.len());
-    }
-    // SAFETY: the bytes are inside the holds of the slices, whose memory the kernel may touch.
-    let moved = unsafe { process.copy_parts(slices[0].op, &mut parts) }.map_err(fault)?;
-    let mut left = moved as u64;
-    let whole = slices.iter().take_while(|slice| match left.checked_sub(slice.local.len()) {
-        Some(rest) => {
-            left = rest;
-            true
-        }
-        None => false,
-    });
-    let done = whole.count();
-    add(&common.counters.process_bytes, slices[..done].iter().map(|slice| slice.local.len()).sum());
-    if done > 0 {
-        return Ok(done);
-    }
-    // The first one does not go at once. Alone it is moved to its end, or says why not.
-    let len = usize::try_from(slices[0].local.len()).unwrap_or(usize::MAX);
-    piece(common, attached, &slices[0], 0, len, limits.cold).map(|()| 1)
-}
-
-fn fault(fault: Fault) -> Stop {
-    match fault {
-        Fault::Ended => stop(FailureKind::ConnectionLost, "the peer's process has ended", true),
-        Fault::Refused(error) => {
-            let cause = format!("the kernel does not move the bytes between the processes: {error}");
-            stop(FailureKind::Unsupported, cause, true)
-        }
-    }
-}
-
-/// Copies `part` bytes from `done` on, under the caller's mark.
-fn piece(
-    common: &Common,
-    attached: &Attached,
-    slice: &Slice,
-    done: usize,
-    part: usize,
-    cold: bool,
-) -> Result<(), Stop> {
-    let local = slice.local.as_ptr().wrapping_add(done);
-    let offset = slice.remote.start() - attached.range.start() + done as u64;
-    if let Some(mapping) = attached.mapping() {
-        let Some(remote) = mapping.part(offset, part, slice.op == Op::Write) else {
-            return Err(stop(FailureKind::Rejected, "the range is not inside the mapping", false));
-        };
-        let (to, from) = match slice.op {
-            Op::Read => (local, remote),
-            Op::Write => (remote, local),
-        };
-        // What is local may be a part of what is mapped, where a process is its own peer.
-        let apart = to.addr().abs_diff(from.addr()) >= part;
-        let routine = if cold && apart { copy::copy_around_caches } else { copy::copy };
-        // SAFETY: the local bytes are inside the hold of the slice, the remote ones inside the mapping, which is writable if
-        // they are written; both live during the call. Who else accesses the local ones does so as the memory of a hold
-        // allows; the remote ones are accessed by this routine, or by other processes.
-        unsafe { routine(to, from, part) };
-        add(&common.counters.mapped_bytes, part as u64);
-        return Ok(());
-    }
-    let process = match &attached.ties.process {
-        Ok(process) => process,
-        Err(why) => return Err(stop(FailureKind::Unsupported, why.clone(), false)),
-    };
-    let address = attached.range.start() + offset;
-    // SAFETY: the bytes are inside the hold of the slice, whose memory the kernel may touch.
-    unsafe { process.copy(slice.op, local, address, part) }.map_err(fault)?;
-    add(&common.counters.process_bytes, part as u64);
-    Ok(())
 }

@@ -66,6 +66,31 @@ proptest! {
     }
 }
 
+/// Every kind, with the length of its frame.
+const KINDS: [(u8, usize); 10] =
+    [(1, 41), (2, 17), (3, 26), (4, 13), (16, 19), (17, 2), (18, 17), (19, 32), (20, 10), (21, 9)];
+
+proptest! {
+    /// Bytes that get past kind and length: only a value can be wrong then, and what is right comes back the same.
+    #[test]
+    fn any_bytes_of_the_right_length_are_a_frame_or_a_wrong_value(
+        (kind, len) in prop::sample::select(KINDS.to_vec()),
+        bytes in prop::collection::vec(any::<u8>(), MAX_FRAME),
+        small in any::<bool>(),
+    ) {
+        let mut packet: Vec<u8> = bytes.iter().map(|byte| if small { byte % 7 } else { *byte }).collect();
+        packet.truncate(len);
+        packet[0] = kind;
+        if kind == 1 {
+            packet[1..5].copy_from_slice(&MAGIC);
+        }
+        match Frame::decode(&packet) {
+            Ok(frame) => prop_assert_eq!(frame.encode(), packet),
+            Err(error) => prop_assert!(matches!(error, FrameError::Value { .. }), "{}", error),
+        }
+    }
+}
+
 /// The bytes are a contract: these do not change.
 #[test]
 fn golden_frames() {

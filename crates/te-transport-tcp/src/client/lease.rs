@@ -40,8 +40,17 @@ impl Lease {
         Self { peer, link }
     }
 
-    /// Executes a train. Every unit of it is resolved or given back to the queue when this returns.
-    pub(super) fn drive(&mut self, mut train: Train) {
+    /// Executes a train, with more of its batch as long as no other batch is due. Every unit of it is resolved or given back
+    /// to the queue when this returns.
+    pub(super) fn drive(&mut self, train: Train) {
+        let job = train.job;
+        self.run(train);
+        if let Some(seq) = job {
+            self.peer.state.lock().leave(seq);
+        }
+    }
+
+    fn run(&mut self, mut train: Train) {
         loop {
             let now = Instant::now();
             if train.units.is_empty() {
@@ -359,7 +368,7 @@ impl Peer {
             te_transport::Op::Write => (none, units),
         };
         let guard = self.own().map(|own| scope.attach(own));
-        let job = Job { seq: 0, reads, writes, deadline, scope, guard };
+        let job = Job { seq: 0, reads, writes, deadline, scope, guard, leases: 0 };
         self.enqueue(job, true, 1);
     }
 

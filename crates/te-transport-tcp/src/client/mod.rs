@@ -7,6 +7,7 @@ mod lease;
 mod peer;
 mod queue;
 mod read;
+mod turns;
 mod unit;
 mod write;
 

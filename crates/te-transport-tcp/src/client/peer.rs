@@ -54,6 +54,12 @@ pub(crate) struct Common {
     pub(crate) parallel: usize,
 }
 
+/// A request that is cut goes in pieces of about this many bytes, each of which keeps its connection busy for a millisecond
+/// or a few. Two of them are asked for ahead of their arrival, so that there is no pause between pieces.
+const PIECE: u64 = super::read::AHEAD_BYTES / 2;
+/// Into so many pieces at most: those of a huge request are larger.
+const MAX_PIECES: u64 = 16_384;
+
 /// See the module.
 pub(crate) struct Peer {
     own: Weak<Self>,
@@ -206,7 +212,7 @@ impl Peer {
         let count = |op| slices.iter().filter(|slice| slice.op == op).count();
         let reads = VecDeque::with_capacity(count(Op::Read));
         let writes = VecDeque::with_capacity(count(Op::Write));
-        let mut job = Job { seq: 0, reads, writes, deadline, scope, guard: None };
+        let mut job = Job { seq: 0, reads, writes, deadline, scope, guard: None, leases: 0 };
         let threshold = self.config().stripe_threshold;
         for slice in slices {
             let (local, remote) = (slice.local.len(), slice.remote.len());
@@ -231,9 +237,17 @@ impl Peer {
         job
     }
 
-    /// In how many stripes a request is cut.
+    /// In how many stripes a request is cut: one for each connection, and bounded ones where the peer takes many requests at
+    /// a time, so that no other batch waits for the whole of it.
     fn stripes(&self, len: u64, threshold: u64) -> u64 {
-        if len < threshold { 1 } else { self.common.parallel as u64 }
+        if len < threshold {
+            return 1;
+        }
+        let pieces = match self.framing() {
+            Framing::Native => len.div_ceil(PIECE).min(MAX_PIECES),
+            Framing::V1 | Framing::V2 => 1,
+        };
+        pieces.max(self.common.parallel as u64)
     }
 
     /// Resolves a unit as done.
@@ -292,14 +306,13 @@ impl Peer {
         }
     }
 
-    /// Moves more units of its batch to a train.
+    /// Moves more units of its batch to a train, unless others are due.
     pub(super) fn refill(&self, train: &mut Train) {
-        let Some(seq) = train.job else { return };
-        let mut state = self.state.lock();
-        let Some(at) = state.jobs.iter().position(|job| job.seq == seq) else { return };
-        state.jobs[at].refill(train);
-        let finished = if state.jobs[at].is_empty() { state.jobs.remove(at) } else { None };
-        drop(state);
+        if train.job.is_none() {
+            return;
+        }
+        let limit = self.config().connections_per_peer;
+        let finished = self.state.lock().refill(train, limit, Instant::now());
         drop(finished);
     }
 

@@ -40,7 +40,7 @@ impl Peer {
             } else {
                 self.guard(&mut job);
                 let seq = self.enqueue(job, false, executors - 1);
-                // Takes trains like a worker does, of this batch only.
+                // Takes trains like a worker does, of this batch only, and leaves the rest to workers when others are due.
                 while let Some(train) = self.next_train_of(seq) {
                     lease.drive(train);
                 }
@@ -60,16 +60,16 @@ impl Peer {
     fn lease_now(&self, now: Instant) -> Option<Lease> {
         let own = self.own()?;
         let mut state = self.state.lock();
-        let free = state.jobs.is_empty() && state.has_slot(self.config().connections_per_peer, now);
+        let nobody_waits = state.jobs.iter().all(|job| job.leases > 0);
+        let free = nobody_waits && state.has_slot(self.config().connections_per_peer, now);
         free.then(|| Lease::take(own, &mut state))
     }
 
     fn next_train_of(&self, seq: u64) -> Option<super::unit::Train> {
-        let mut state = self.state.lock();
-        let at = state.jobs.iter().position(|job| job.seq == seq)?;
-        let train = state.jobs[at].train();
-        let finished = if state.jobs[at].is_empty() { state.jobs.remove(at) } else { None };
-        drop(state);
+        let limit = self.config().connections_per_peer;
+        // Out of the lock before what is finished is dropped.
+        let next = self.state.lock().next_train_of(seq, limit, Instant::now());
+        let (train, finished) = next?;
         drop(finished);
         Some(train)
     }
@@ -155,10 +155,8 @@ impl Peer {
                 continue;
             }
             if state.has_slot(limit, now)
-                && let Some(job) = state.jobs.front_mut()
+                && let Some((train, finished)) = state.next_train()
             {
-                let train = job.train();
-                let finished = if job.is_empty() { state.jobs.pop_front() } else { None };
                 let lease = Lease::take(self.clone(), &mut state);
                 state.waiting -= 1;
                 if !state.jobs.is_empty() && state.waiting == 0 {

@@ -20,7 +20,7 @@ const HEADS: usize = 2 * HEAD_MAX;
 
 /// Bytes asked for ahead of their arrival at most, unless one request is larger: what is not asked for yet can be taken
 /// over by another connection.
-const AHEAD_BYTES: u64 = 4 << 20;
+pub(super) const AHEAD_BYTES: u64 = 4 << 20;
 
 /// Bytes in front of a payload with a digest.
 const FRONT: usize = STATUS_LEN + DIGEST_LEN;

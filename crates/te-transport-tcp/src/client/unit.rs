@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use super::turns;
 use crate::digest;
 use parking_lot::Mutex;
 use te_memory::Hold;
@@ -227,6 +228,8 @@ pub(crate) struct Job {
     pub(crate) scope: CancelScope,
     /// Wakes the queue's threads when the scope is cancelled.
     pub(crate) guard: Option<AbortGuard>,
+    /// Connections that work on it.
+    pub(crate) leases: usize,
 }
 
 impl Job {
@@ -262,6 +265,7 @@ impl Job {
             deadline,
             scope: scope.clone(),
             job: None,
+            taken: 0,
             one_at_a_time: false,
         })
     }
@@ -275,6 +279,7 @@ impl Job {
             deadline: self.deadline,
             scope: self.scope.clone(),
             job: Some(self.seq),
+            taken: 0,
             one_at_a_time: false,
         };
         self.refill(&mut train);
@@ -296,6 +301,7 @@ impl Job {
             }
             let Some(unit) = queue.pop_front() else { break };
             bytes += unit.len();
+            train.taken += unit.len() + turns::REQUEST;
             train.units.push_back(unit);
         }
     }
@@ -311,6 +317,8 @@ pub(crate) struct Train {
     pub(crate) scope: CancelScope,
     /// Where to get more.
     pub(crate) job: Option<u64>,
+    /// What it has taken of its batch so far, in bytes, with so many more for each unit.
+    pub(crate) taken: u64,
     /// Set after a refusal, which costs the connection: what is pipelined behind the next one would be sent twice.
     pub(crate) one_at_a_time: bool,
 }

@@ -4,6 +4,7 @@
 //! A table that has no single answer is an error that lists the candidates: a guess that is wrong shows only at a
 //! peer, as a time-out (META-16).
 
+mod filter;
 mod table;
 
 #[cfg(test)]
@@ -16,6 +17,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use te_segment::{Endpoint, Host};
 use thiserror::Error;
 
+pub use filter::{FilterError, InterfaceFilter};
 pub use table::interfaces;
 
 /// A network interface, as far as the choice cares.

@@ -3,18 +3,18 @@
 use std::fs;
 use std::io;
 
-use super::Interface;
+use super::{Interface, InterfaceFilter};
 
 /// Bits of `/sys/class/net/NAME/flags`.
 const UP: u32 = 0x1;
 const LOOPBACK: u32 = 0x8;
 
-/// The interfaces of this host that have an address, in the order of the system.
+/// The interfaces of this host that have an address and count by the filter, in the order of the system.
 ///
 /// # Errors
 ///
 /// What the system says.
-pub fn interfaces() -> io::Result<Vec<Interface>> {
+pub fn interfaces(filter: &InterfaceFilter) -> io::Result<Vec<Interface>> {
     let mut table: Vec<Interface> = Vec::new();
     for found in if_addrs::get_if_addrs()? {
         let address = found.ip();
@@ -31,7 +31,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
             addresses: vec![address],
         });
     }
-    Ok(table)
+    Ok(filter.apply(table))
 }
 
 fn flags(name: &str) -> Option<u32> {
@@ -51,8 +51,20 @@ mod tests {
 
     #[test]
     fn loopback_is_in_the_table_and_known_as_such() {
-        let table = interfaces().unwrap();
+        let table = interfaces(&InterfaceFilter::default()).unwrap();
         let loopback = table.iter().find(|interface| interface.addresses.iter().any(|a| a.is_loopback()));
         assert!(loopback.unwrap().loopback);
+    }
+
+    /// SEL-09: before anybody sees it.
+    #[test]
+    fn what_is_excluded_is_not_in_the_table() {
+        let all = interfaces(&InterfaceFilter::default()).unwrap();
+        let first = &all.first().unwrap().name;
+        let without = interfaces(&format!("!{first}").parse().unwrap()).unwrap();
+        assert!(without.iter().all(|interface| interface.name != *first));
+        assert_eq!(without.len(), all.len() - 1);
+        let only = interfaces(&first.parse().unwrap()).unwrap();
+        assert_eq!(only, all[..1]);
     }
 }

@@ -88,3 +88,32 @@ fn a_host_without_interfaces_is_an_error_in_words() {
 fn a_peer_on_loopback_is_reached_from_loopback() {
     assert!(towards(&"127.0.0.1:9".parse().unwrap()).unwrap().is_loopback());
 }
+
+/// SEL-09: what the filter leaves out is in no choice, no reason and no error.
+#[test]
+fn filtered_interfaces_are_never_heard_of() {
+    let table =
+        || vec![nic("mgmt0", &["192.168.0.7"]), nic("eth0", &["10.0.0.7"]), nic("eth1", &["10.0.1.7"])];
+    let apply = |filter: &str| filter.parse::<InterfaceFilter>().unwrap().apply(table());
+    for filter in ["eth0", "eth*,!eth1", "!mgmt0,!eth1", "!mgmt*, !eth1"] {
+        let choice = choose_address(&apply(filter)).unwrap();
+        assert_eq!(choice.to_string(), "10.0.0.7: eth0 is the only interface; IPv4", "{filter}");
+    }
+    let error = choose_address(&apply("!mgmt0")).unwrap_err().to_string();
+    assert!(error.contains("eth0") && error.contains("eth1") && !error.contains("mgmt0"), "{error}");
+    let error = choose_address(&apply("ib*")).unwrap_err().to_string();
+    assert!(error.ends_with("the host has no interfaces"), "{error}");
+    assert_eq!(apply(""), table());
+    assert_eq!(apply("*,!eth0").len(), 2);
+}
+
+#[test]
+fn a_filter_is_read_back_as_it_is_shown() {
+    for text in ["", "eth0", "eth*,!eth1", "*", "!*"] {
+        assert_eq!(text.parse::<InterfaceFilter>().unwrap().to_string(), text);
+    }
+    let many = vec!["eth0"; 65].join(",");
+    for text in [",", "!", "e*h", "eth0/1", "a-name-that-is-too-long", "!!eth0", many.as_str()] {
+        assert!(text.parse::<InterfaceFilter>().is_err(), "{text}");
+    }
+}

@@ -1,3 +1,4 @@
+use super::transports::*;
 use super::*;
 
 fn place(name: &str, settings: &[(&str, &str)]) -> Place {
@@ -50,6 +51,7 @@ fn a_wildcard_is_bound_and_never_advertised() {
 fn the_defaults_of_settings_are_those_of_the_parts() {
     let settings = Settings::default();
     assert_eq!(limits(&settings), Limits::default());
+    assert_eq!(local_config(&settings), te_transport_local::LocalConfig::default());
     #[cfg(feature = "tcp")]
     assert_eq!(tcp_config(&settings), te_transport_tcp::TcpConfig::default());
     #[cfg(feature = "shm")]
@@ -61,10 +63,11 @@ fn a_transport_that_cannot_be_had_is_an_error_that_says_why() {
     for (word, reason) in [
         ("rdma", "needs the Cargo feature `rdma`, which this release does not have yet"),
         ("pigeon", "is unknown"),
+        ("local", "needs a group of engines of this process (EngineBuilder::local_group)"),
     ] {
         let mut settings = Settings::default();
         settings.set("transports", word, Origin::Builder).unwrap();
-        let error = chosen_transports(&settings).unwrap_err().to_string();
+        let error = chosen(&settings, None).unwrap_err().to_string();
         assert!(error.contains(&format!("transport {word} {reason}; compiled in: ")), "{error}");
     }
 }

@@ -9,6 +9,7 @@ use te_segment::{Host, TransportKind};
 use super::error::nearest;
 use super::value::{Digest, Framing, Span, Value};
 use super::{Count, Origin, Secret, Setting, SettingsError};
+use crate::address::InterfaceFilter;
 use crate::features;
 use crate::metadata::MetadataUrl;
 
@@ -219,6 +220,9 @@ settings! {
     /// The address peers are told. Default `auto`: from the metadata URL or the name, else the only routable address
     /// of this host.
     advertise: Option<Host> = None, "advertise", "TE_ADVERTISE", (), [Alias::Same("MC_TCP_BIND_ADDRESS")];
+    /// The interfaces of this host that count where the address to advertise is looked for: names, `PREFIX*`, and both with
+    /// `!` in front for those that do not. What is left out appears in no choice and no message. Default `all`.
+    interfaces: InterfaceFilter = InterfaceFilter::default(), "interfaces", "TE_INTERFACES", (), [];
     /// The address listeners bind; `0.0.0.0` or `::` for every interface. Default `auto`: the advertised one.
     bind: Option<Host> = None, "bind", "TE_BIND", (), [];
     /// Port of the control listener; 0 takes a free one of the range. Default 0, range 0 to 65535.
@@ -277,8 +281,8 @@ settings! {
         [Alias::Seconds("MC_TCP_PROGRESS_TIMEOUT_SEC")], feature "tcp";
     /// Requests in flight on one data connection at most. Default 64, range 1 to 1024.
     tcp_pipeline: Count = Count(64), "tcp.pipeline", "TE_TCP_PIPELINE", Span::Count(1, 1_024), [], feature "tcp";
-    /// A request of at least this many bytes is cut into stripes for several connections. Default 4MiB, range 64KiB
-    /// to 1048576TiB.
+    /// A request of at least this many bytes is cut for several connections, between te engines into pieces of about 2 MiB
+    /// between which other batches get their turn. Default 4MiB, range 64KiB to 1048576TiB.
     tcp_stripe_threshold: u64 = 4 * MIB, "tcp.stripe_threshold", "TE_TCP_STRIPE_THRESHOLD",
         Span::Bytes(64 << 10, 1 << 60), [], feature "tcp";
     /// Data connections served at most. Default 4096, range 1 to 1000000.
@@ -299,6 +303,11 @@ settings! {
     tcp_digest: Digest = Digest::Off, "tcp.digest", "TE_TCP_DIGEST", (), [], feature "tcp";
     /// Idle time after which the kernel asks whether the peer still exists. Default 30s, range 1s to 9h.
     tcp_keepalive: Duration = secs(30), "tcp.keepalive", "TE_TCP_KEEPALIVE", secs(1)..=HOUR * 9, [], feature "tcp";
+    /// Threads that copy in the background for one engine of the same local group at most. Default 2, range 1 to 64.
+    local_threads: Count = Count(2), "local.threads", "TE_LOCAL_THREADS", Span::Count(1, 64), [];
+    /// Which pieces of copies within a local group are compared with their source after they were made: none, one in 64, or
+    /// all. Memory that changes meanwhile does not fit either. Default `off`.
+    local_compare: Digest = Digest::Off, "local.compare", "TE_LOCAL_COMPARE", (), [];
     /// Threads that copy for one peer of this host at most, in the background or beside the caller of a large batch. Default 2,
     /// range 1 to 64.
     shm_threads: Count = Count(2), "shm.threads", "TE_SHM_THREADS", Span::Count(1, 64), [], feature "shm";
@@ -318,6 +327,9 @@ settings! {
     /// 1ms to 10min.
     shm_withdraw_timeout: Duration = secs(1), "shm.withdraw_timeout", "TE_SHM_WITHDRAW_TIMEOUT", ms(1)..=secs(600),
         [], feature "shm";
+    /// Which pieces of copies in shared memory are compared with their source after they were made: none, one in 64, or all.
+    /// Memory that changes meanwhile does not fit either; memory that may not be read is not compared. Default `off`.
+    shm_compare: Digest = Digest::Off, "shm.compare", "TE_SHM_COMPARE", (), [], feature "shm";
     /// What the `te` program logs to standard error. A library never looks at it. Default `warn`.
     log: String = "warn".to_owned(), "log", "TE_LOG", (), [];
 }

@@ -17,6 +17,7 @@
 
 mod error;
 mod keys;
+mod lists;
 mod origin;
 mod secret;
 mod source;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use te_metadata::ClusterId;
-use te_segment::{Host, TransportKind};
+use te_segment::Host;
 
 use super::Secret;
 use super::secret::HIDDEN;
@@ -311,7 +311,8 @@ impl Value for Framing {
     }
 }
 
-/// Which requests of the native TCP framing carry a digest of their payload.
+/// Which requests are checked to have arrived: those of the native TCP framing by a digest of their payload, copies by
+/// comparing them with their source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Digest {
@@ -351,33 +352,6 @@ impl Value for Digest {
 
     fn expected((): &()) -> String {
         "off, sampled or always".to_owned()
-    }
-}
-
-/// Which transports are installed; `None` means every one that is compiled in.
-impl Value for Option<Vec<TransportKind>> {
-    type Range = ();
-
-    fn parse(text: &str) -> Option<Self> {
-        if text == "all" {
-            return Some(None);
-        }
-        text.split(',').map(|word| word.trim().parse().ok()).collect::<Self>().map(Some)
-    }
-
-    fn is_within(&self, (): &()) -> bool {
-        self.as_ref().is_none_or(|list| !list.is_empty())
-    }
-
-    fn show(&self) -> String {
-        self.as_ref().map_or_else(
-            || "all".to_owned(),
-            |list| list.iter().map(TransportKind::as_str).collect::<Vec<_>>().join(","),
-        )
-    }
-
-    fn expected((): &()) -> String {
-        "all, or words separated by commas, such as tcp".to_owned()
     }
 }
 

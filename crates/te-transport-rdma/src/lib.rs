@@ -1,0 +1,4 @@
+//! RDMA transport (draft docs).
+#![forbid(unsafe_code)]
+
+pub mod wire;

@@ -17,6 +17,8 @@ pub struct Terms {
     pub incarnation: Incarnation,
     /// `peer`: the life of the receiver that is meant; absent where the sender does not know it.
     pub peer: Option<Incarnation>,
+    /// `peer_generation`: the endpoint of the receiver that is confirmed; in a ready-ack only.
+    pub peer_generation: Option<Generation>,
     /// `generation`: which endpoint of the sender these queue pairs are; later ones are larger.
     pub generation: Generation,
     /// `psn`: the first packet sequence number that the sender's queue pair i sends, 24 bits each.
@@ -44,6 +46,7 @@ impl Terms {
         Ok(Some(Self {
             incarnation: life(&te.text("incarnation")?, "te.incarnation")?,
             peer,
+            peer_generation: te.number("peer_generation").map(Generation::new),
             generation: te
                 .number("generation")
                 .map(Generation::new)
@@ -66,6 +69,7 @@ impl Terms {
             .value("v", 1)
             .value("incarnation", self.incarnation.to_string())
             .optional("peer", self.peer.map(|peer| peer.to_string()))
+            .optional("peer_generation", self.peer_generation.map(Generation::value))
             .value("generation", self.generation.value())
             .value("psn", self.psn.clone())
             .value("mtu", self.mtu)

@@ -20,6 +20,7 @@ fn offer(terms: bool) -> Offer {
         terms: terms.then(|| Terms {
             incarnation: Incarnation::from_bits(7),
             peer: Some(Incarnation::from_bits(8)),
+            peer_generation: None,
             generation: Generation::new(3),
             psn: vec![1000, 16_777_215],
             mtu: 4096,
@@ -27,6 +28,15 @@ fn offer(terms: bool) -> Offer {
             extra: BTreeMap::new(),
         }),
     }
+}
+
+/// The offer once more, after the peer has accepted it with its endpoint 2.
+fn confirming() -> Offer {
+    let mut offer = offer(true);
+    if let Some(terms) = &mut offer.terms {
+        terms.peer_generation = Some(Generation::new(2));
+    }
+    offer
 }
 
 fn mirrored(terms: bool) -> Offer {
@@ -47,7 +57,7 @@ fn golden_objects_are_produced_and_read() {
         ("open_te", Handshake::open(offer(true))),
         ("accept_reference", Handshake::accept(&offer(false), mirrored(true))),
         ("accept_te", Handshake::accept(&offer(true), mirrored(true))),
-        ("confirm_te", Handshake::confirm(offer(true))),
+        ("confirm_te", Handshake::confirm(confirming())),
         ("confirmed", Handshake::confirmed()),
         ("refused", Handshake::refuse("no NIC named mlx5_1")),
     ];

@@ -100,6 +100,12 @@ impl<P: PeerSet> Line<P> {
         self.retiring.len() + usize::from(self.current.is_some())
     }
 
+    /// The number that the next endpoint will have.
+    #[must_use]
+    pub fn next_generation(&self) -> Generation {
+        self.next
+    }
+
     /// Posted work requests of all of them that have not completed.
     #[must_use]
     pub fn outstanding(&self) -> u64 {

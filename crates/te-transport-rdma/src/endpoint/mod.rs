@@ -48,6 +48,14 @@ pub struct RemoteSet {
     of: Option<(Incarnation, Generation)>,
 }
 
+impl RemoteSet {
+    /// Queue pairs of a peer that does not say which life and endpoint they are of.
+    #[must_use]
+    pub fn of_numbers(queue_pairs: Vec<u32>) -> Self {
+        Self { queue_pairs, of: None }
+    }
+}
+
 impl From<&Offer> for RemoteSet {
     fn from(offer: &Offer) -> Self {
         let of = offer.terms.as_ref().map(|terms| (terms.incarnation, terms.generation));

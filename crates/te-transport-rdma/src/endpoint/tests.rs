@@ -201,6 +201,6 @@ fn sets_of_te_engines_are_ordered_within_a_life() {
     assert!(set(1, 2).is_later_than(&set(1, 1)));
     assert!(!set(1, 1).is_later_than(&set(1, 1)) && !set(1, 1).is_later_than(&set(1, 2)));
     assert!(!set(2, 2).is_later_than(&set(1, 1)), "lives have no order");
-    let untold = RemoteSet { queue_pairs: vec![1], of: None };
+    let untold = RemoteSet::of_numbers(vec![1]);
     assert!(!set(1, 2).is_later_than(&untold) && !untold.is_later_than(&set(1, 2)));
 }

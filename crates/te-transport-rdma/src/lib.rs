@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod endpoint;
+pub mod route;
 pub mod store;
 pub mod wire;
 

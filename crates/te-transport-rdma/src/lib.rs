@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod endpoint;
+pub mod error;
 pub mod route;
+pub mod slices;
 pub mod store;
 pub mod wire;
 

@@ -3,6 +3,7 @@
 
 pub mod endpoint;
 pub mod error;
+pub mod negotiate;
 pub mod route;
 pub mod slices;
 pub mod store;

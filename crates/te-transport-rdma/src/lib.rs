@@ -4,6 +4,7 @@
 pub mod endpoint;
 pub mod error;
 pub mod negotiate;
+pub mod registration;
 pub mod route;
 pub mod slices;
 pub mod store;

@@ -70,6 +70,24 @@ fn an_active_endpoint_is_ready_when_the_peer_has_confirmed() {
     assert_eq!(rig.line.outstanding(), 3);
 }
 
+/// A NIC toward itself: the line hears its own open, and its queue pairs are joined to themselves.
+#[test]
+fn a_line_to_itself_is_joined_to_itself() {
+    let mut rig = Rig::new();
+    rig.tell(Event::Want);
+    assert_eq!(rig.tell(Event::PeerOpens(Exchange(1), 7, ReadyAck::Expected)), [step(1, Action::Link(7))]);
+    rig.tell(Event::Link(generation(1), true));
+    assert_eq!(
+        rig.tell(Event::Opened(generation(1), Ok((7, ReadyAck::Expected)))),
+        [step(1, Action::Confirm)]
+    );
+    let confirms = Event::PeerConfirms(Exchange(2), 7, Some(generation(1)));
+    let confirmed = Action::Answer(Exchange(2), Verdict::Confirmed);
+    assert_eq!(rig.tell(confirms), [step(1, confirmed), step(1, Action::Ready)]);
+    assert_eq!(rig.tell(Event::Confirmed(generation(1), Ok(()))), []);
+    assert_eq!((rig.line.endpoints(), rig.line.post(1)), (1, Ok(generation(1))));
+}
+
 /// EP-04: the same request again gets the same answer, and traffic goes on.
 #[test]
 fn a_repeated_open_changes_nothing() {

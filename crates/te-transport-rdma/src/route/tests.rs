@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use te_segment::DeviceKind;
 
 use super::*;
+use crate::slices::SliceSize;
 
 const MIB: u64 = 1 << 20;
 
@@ -144,7 +145,27 @@ proptest! {
         }
     }
 
-    /// RDMA-11: one request of 16 MiB in slices of 64 KiB.
+    /// RDMA-11: one request of 16 MiB in pieces of the size that is chosen for it.
+    #[test]
+    fn one_request_is_cut_for_its_lanes(rails in 1_usize..=8, queue_pairs in 1_usize..=8, first in any::<usize>()) {
+        let lanes = rails * queue_pairs;
+        let size = SliceSize::default().of(16 * MIB, lanes as u64).get();
+        let mut spread = Spread::new(rails, queue_pairs, first);
+        let mut bytes = BTreeMap::<Lane, u64>::new();
+        let mut left = 16 * MIB;
+        while left > 0 {
+            let piece = left.min(size);
+            *bytes.entry(spread.next(piece)).or_default() += piece;
+            left -= piece;
+        }
+        let equal = 16.0 * MIB as f64 / lanes as f64;
+        prop_assert_eq!(bytes.len(), lanes);
+        for share in bytes.values() {
+            prop_assert!((*share as f64 - equal).abs() <= equal / 10.0, "{} of {}", share, equal);
+        }
+    }
+
+    /// RDMA-11: the same in slices of 64 KiB, the reference engine's size.
     #[test]
     fn one_request_uses_every_lane_in_equal_shares(rails in 1_usize..=8, queue_pairs in 1_usize..=3, first in any::<usize>()) {
         let mut spread = Spread::new(rails, queue_pairs, first);

@@ -44,6 +44,9 @@ pub enum NotCovered {
     },
 }
 
+/// Pieces begin at multiples of this within a request, a cache line. Larger steps would cost the last lane its share.
+const ALIGNED: u64 = 64;
+
 /// How large pieces become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceSize {
@@ -72,9 +75,12 @@ impl SliceSize {
     /// The piece size for a request of `len` bytes that is spread over `lanes` queue pairs.
     #[must_use]
     pub fn of(&self, len: u64, lanes: u64) -> NonZeroU64 {
-        let pieces = lanes.max(1).saturating_mul(self.per_lane.get());
-        let even = NonZeroU64::new(len.div_ceil(pieces)).unwrap_or(NonZeroU64::MIN);
-        even.min(self.max).max(self.min.min(self.max))
+        let lanes = lanes.max(1);
+        // As many pieces for each lane as the largest size makes necessary, so that all lanes get equally many.
+        let needed = len.div_ceil(lanes.saturating_mul(self.max.get()));
+        let pieces = lanes.saturating_mul(self.per_lane.get().max(needed));
+        let even = len.div_ceil(pieces).checked_next_multiple_of(ALIGNED).unwrap_or(u64::MAX);
+        NonZeroU64::new(even).unwrap_or(NonZeroU64::MIN).min(self.max).max(self.min.min(self.max))
     }
 }
 

@@ -99,6 +99,7 @@ enum Act {
     Net(Move),
     Want(usize),
     Joined(usize),
+    NotJoined(usize),
     GiveUp(usize, u64, bool),
     Timeout(usize),
     Post(usize),
@@ -226,6 +227,13 @@ impl Pair {
             state.joined.insert((own, peer));
         }
         self.tell(state, side, *NOW, Event::Link(generation(of), true));
+    }
+
+    /// The device cannot join them.
+    fn fail_to_join(&self, state: &mut State, side: usize) {
+        if let Some((of, _)) = state.sides[side].joining.take() {
+            self.tell(state, side, *NOW, Event::Link(generation(of), false));
+        }
     }
 
     fn answer(&self, state: &mut State, side: usize, own: Set, exchange: Exchange, verdict: &Verdict) {

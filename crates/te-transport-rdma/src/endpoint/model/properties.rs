@@ -63,6 +63,7 @@ impl Model for Pair {
                 let late = side.asking.iter().filter(|(of, _)| self.is_under_way(state, at, *of));
                 acts.extend(late.map(|(of, confirms)| Act::GiveUp(at, *of, *confirms)));
                 acts.extend(side.line.current().map(|_| Act::Evict(at)));
+                acts.extend(side.joining.map(|_| Act::NotJoined(at)));
                 acts.extend((!state.restarted).then_some(Act::Restart(at)));
             }
         }
@@ -78,6 +79,10 @@ impl Model for Pair {
             }
             Act::Want(side) => self.tell(state, side, *NOW, Event::Want),
             Act::Joined(side) => self.join(state, side),
+            Act::NotJoined(side) => {
+                state.wire.spend();
+                self.fail_to_join(state, side);
+            }
             Act::GiveUp(side, of, confirms) => {
                 if self.is_under_way(state, side, of) {
                     state.wire.spend();
@@ -231,7 +236,7 @@ fn one_side_opens_and_two_things_go_wrong() {
 
 #[test]
 fn joining_takes_time() {
-    for pair in [Pair { work: 0, ..PAIR }, Pair { wants: [true, false], ..PAIR }] {
+    for pair in [PAIR, Pair { wants: [true, false], ..PAIR }] {
         let seen = holds(&Pair { slow: true, ..pair });
         assert!(seen.states > 100, "{seen:?}");
     }

@@ -12,10 +12,11 @@ use crate::Result;
 const PAGES: &str = "docs/wire";
 
 /// Sources of the wire format: a file, or the folder of the same name without `.rs`, or both.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "crates/te-segment/src/wire",
     "crates/te-rpc/src/frame",
     "crates/te-rpc/src/message",
+    "crates/te-transport-rdma/src/wire",
     "crates/te-transport-shm/src/frame",
     "crates/te-transport-shm/src/page",
     "crates/te-transport-tcp/src/frame",

@@ -102,7 +102,7 @@ const TABLE: &[Row] = &[
     Row {
         crates: "te-tests",
         may_use: &[],
-        tests_may_use: &["te", "te-engine", "te-segment", "te-testkit", "te-metadata-*"],
+        tests_may_use: &["te", "te-engine", "te-memory", "te-segment", "te-testkit", "te-metadata-*"],
     },
     Row { crates: "xtask", may_use: &[], tests_may_use: &[] },
 ];

@@ -26,6 +26,9 @@ from the submission. *Works again after* counts from the end of the fault, for a
 next life has published itself, to the first read of the whole buffer that is verified. The restart of a peer under the
 same name, at the same addresses, is `cargo xtask soak restart`.
 
+Over shared memory (`shm`) a copy needs no answer: what is stopped does not hold it up, and a partition of the network does
+not exist within one host.
+
 ";
 
 pub(crate) fn command(args: Args) -> Result<Outcome> {

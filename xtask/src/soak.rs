@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 
 pub(crate) fn command(mut args: Args) -> Result<Outcome> {
     let campaign =
-        args.positional().ok_or("soak needs a campaign: fuzz, demo, interop, restart or applied")?;
+        args.positional().ok_or("soak needs a campaign: fuzz, demo, interop, restart, applied or asan")?;
     let begun = Instant::now();
     let outcome = match campaign.as_str() {
         "fuzz" => {
@@ -55,14 +55,41 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
                 .run()?;
             Outcome::of_command("completions", success)
         }
+        "asan" => {
+            args.finish()?;
+            asan(&Workspace::load()?)?
+        }
         other => {
-            let campaigns = "fuzz, demo, interop, restart and applied";
+            let campaigns = "fuzz, demo, interop, restart, applied and asan";
             return Err(format!("no campaign `{other}`; there are {campaigns}").into());
         }
     };
     println!("{campaign} took {} s", begun.elapsed().as_secs());
     outcome.print();
     Ok(outcome)
+}
+
+/// The crates whose code the address sanitizer has something to say about, and whole engines over them.
+const UNSAFE: [&str; 6] =
+    ["te-memory", "te-transport-shm", "te-transport-tcp", "te-transport-local", "te-sys-verbs", "te-tests"];
+
+/// The tests of these crates with every access to memory checked. The sanitizer comes with the toolchain; that a stable one
+/// may use it is said by the variable.
+fn asan(workspace: &Workspace) -> Result<Outcome> {
+    let host = Cmd::new("rustc").arg("-vV").read()?;
+    let host = host.lines().find_map(|line| line.strip_prefix("host: "));
+    let host = host.ok_or("rustc does not say which host it is for")?;
+    let mut command = Cmd::cargo("test")
+        .args(["--locked", "--lib", "--tests", "--target", host, "--target-dir"])
+        .arg(workspace.target.join("asan"))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        // What a program leaks on purpose is proven elsewhere.
+        .env("ASAN_OPTIONS", "detect_leaks=0");
+    for name in UNSAFE {
+        command = command.args(["-p", name]);
+    }
+    Ok(Outcome::of_command("address sanitizer", command.run()?))
 }
 
 fn repeat(rounds: u64, mut round: impl FnMut() -> Result<Outcome>) -> Result<Outcome> {

@@ -149,8 +149,11 @@ async fn a_write_that_was_held_up_does_not_overwrite_a_later_one() {
     let (first, second) = (members[0].store(), members[1].store());
     first.put(put("a", "0"), soon()).await.unwrap();
     let mut held_up = 0;
-    // Frozen at different moments of the call.
+    // Frozen before the call, and at different moments of it.
     for round in 0..10 {
+        if round == 0 {
+            members[0].freeze();
+        }
         let call = tokio::spawn({
             let first = first.clone();
             async move { first.put(put("a", "held up"), within(200)).await }

@@ -124,8 +124,11 @@ async fn a_write_that_was_held_up_does_not_overwrite_a_later_one() {
     let (first, second) = (RedisStore::new(slow).unwrap(), server.store());
     first.put(put("a", "0"), soon()).await.unwrap();
     let mut held_up = 0;
-    // Held up at different moments of the call.
+    // Held up before the call, and at different moments of it.
     for round in 0..40 {
+        if round == 0 {
+            proxy.stall();
+        }
         let call = tokio::spawn({
             let first = first.clone();
             async move { first.put(put("a", "held up"), within(100)).await }

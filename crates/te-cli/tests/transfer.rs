@@ -131,6 +131,26 @@ fn the_bench_compares_with_plain_sockets() {
 }
 
 #[test]
+fn the_bench_verifies_what_it_moved() {
+    for way in ["", " --private", " --set transports=tcp"] {
+        let line = format!(
+            "bench local --verify --block 4KiB,96KiB --batch 2 --threads 2 --duration 50ms --rounds 1 --area 1MiB{way}"
+        );
+        let rows = json(&line.split(' ').collect::<Vec<_>>());
+        for row in rows.as_array().unwrap() {
+            assert_eq!(row["verified"], row["area"], "{row}");
+            assert!(row["verified"].as_u64() > Some(0), "{row}");
+            assert!(row["engine"]["allocations_per_request"].as_f64() > Some(0.0), "{row}");
+        }
+    }
+    // What must not be written cannot be filled.
+    let served = Served::start(&["--size", "1MiB", "--access", "remote_read"]);
+    let line = "bench initiator --verify --op read --block 4KiB --batch 1 --duration 50ms --rounds 1 --peer";
+    let arguments: Vec<&str> = line.split(' ').chain([served.segment.as_str()]).collect();
+    assert_eq!(fails(&arguments).0, 1);
+}
+
+#[test]
 fn the_bench_works_on_a_target_elsewhere() {
     let served = Served::start(&["--size", "1MiB"]);
     let line = "bench initiator --op read --block 4KiB --batch 1 --duration 50ms --rounds 1 --peer";

@@ -116,6 +116,16 @@ impl Load<'_> {
         measure(self.shape, duration, work, self.meter)
     }
 
+    /// Every batch of every thread's working set, once.
+    pub(crate) fn pass(&self) -> Result<()> {
+        let step = self.shape.block * self.shape.batch;
+        for thread in 0..self.shape.threads {
+            let mut work = self.work(thread)?;
+            (0..self.shape.area / step).try_for_each(|i| work(i * step))?;
+        }
+        Ok(())
+    }
+
     fn work(&self, thread: u64) -> Result<Work<'_>> {
         let Self { engine, local, .. } = *self;
         let Shape { write, block, batch, area, .. } = self.shape;

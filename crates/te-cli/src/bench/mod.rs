@@ -5,6 +5,7 @@ mod meter;
 mod plot;
 pub(crate) mod raw;
 mod report;
+mod verify;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -102,6 +103,9 @@ struct WorkArgs {
     /// Memory to work on, all threads together; more than the caches hold
     #[arg(long, default_value = "256MiB", value_parser = size::size)]
     area: u64,
+    /// Fills source and destination with known bytes, which the target must permit, and compares afterwards
+    #[arg(long)]
+    verify: bool,
     /// Also draws the rates to a file, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -217,13 +221,16 @@ fn initiator(
         if let Some(plain) = &mut plain {
             plain.meter = meter;
         }
+        if work.verify {
+            verify::prepare(&load)?;
+        }
         // Warm: connections, pages and caches are as they will be.
         let round = work.duration / work.rounds / if plain.is_some() { 2 } else { 1 };
         load.run(round / 4)?;
         if let Some(plain) = &mut plain {
             plain.run(round / 4)?;
         }
-        let mut row = Row { shape, engine: Summary::new()?, raw: None };
+        let mut row = Row { shape, engine: Summary::new()?, raw: None, verified: None };
         for _ in 0..work.rounds {
             // In turns, so that whatever else this host does hits both.
             row.engine.add(&load.run(round)?)?;
@@ -236,6 +243,9 @@ fn initiator(
                 row.raw.insert(summary).add(&sample)?;
             }
             bar.inc(1);
+        }
+        if work.verify {
+            row.verified = Some(verify::check(&load)?);
         }
         rows.push(row);
     }
@@ -257,7 +267,7 @@ mod tests {
     fn work(block: u64, batch: u64, threads: u64) -> WorkArgs {
         let (op, duration) = (Direction::Both, Duration::from_secs(1));
         let (block, batch) = (vec![block], vec![batch]);
-        WorkArgs { op, block, batch, threads, duration, rounds: 5, area: 1 << 20, plot: None }
+        WorkArgs { op, block, batch, threads, duration, rounds: 5, area: 1 << 20, verify: false, plot: None }
     }
 
     #[test]

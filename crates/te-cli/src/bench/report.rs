@@ -16,6 +16,8 @@ pub(super) struct Row {
     pub(super) shape: Shape,
     pub(super) engine: Summary,
     pub(super) raw: Option<Summary>,
+    /// How many bytes of the destination were compared and found right.
+    pub(super) verified: Option<u64>,
 }
 
 pub(super) struct Summary {
@@ -97,7 +99,7 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
                     "threads": row.shape.threads, "area": row.shape.area * row.shape.threads,
                     "engine": row.engine.to_json(row.shape.block),
                     "raw": row.raw.as_ref().map(|raw| raw.to_json(row.shape.block)),
-                    "ratio": ratio(row),
+                    "ratio": ratio(row), "verified": row.verified,
                 })
             })
             .collect();
@@ -130,6 +132,10 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
         let count = row.engine.allocations_per_request(row.shape.block);
         count.map_or_else(|| "-".to_owned(), |count| format!("{count:.2}"))
     };
+    let verified = rows.iter().any(|row| row.verified.is_some());
+    if verified {
+        columns.push(("VERIFIED", Align::Right));
+    }
     let mut table = Table::new(&columns);
     for row in rows {
         let mut cells = vec![
@@ -148,6 +154,9 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
             cells.push(size::micros(raw.quantile(0.5)));
             cells.push(cpu(raw));
             cells.push(ratio(row).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")));
+        }
+        if verified {
+            cells.push(row.verified.map_or_else(|| "-".to_owned(), te_engine::size::bytes));
         }
         table.row(cells);
     }

@@ -18,7 +18,7 @@ use crate::workspace::Workspace;
 use boot::Ended;
 use options::Options;
 
-pub(crate) use suites::command as test;
+pub(crate) use suites::{check, command as test};
 
 /// `guest [OPTION..] -- COMMAND`: its status is the command's.
 pub(crate) fn command(mut args: Args) -> ExitCode {

@@ -11,7 +11,7 @@ use crate::interop::environment::Environment;
 use crate::outcome::Outcome;
 use crate::shell::{Cmd, is_installed};
 use crate::workspace::Workspace;
-use crate::{Result, artefacts, demo, deny, interop, lean, loom, matrix, provision, simulator, tidy};
+use crate::{Result, artefacts, demo, deny, guest, interop, lean, loom, matrix, provision, simulator, tidy};
 
 struct Stage {
     name: &'static str,
@@ -31,6 +31,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "doctests", run: doctests },
     Stage { name: "loom", run: loom::check },
     Stage { name: "simulator", run: simulator::check },
+    Stage { name: "guest", run: guest::check },
     Stage { name: "artefacts", run: artefacts::check },
     Stage { name: "demo", run: demo::check },
     Stage { name: "interop", run: interop::check },

@@ -11,8 +11,8 @@ use node::{Log, Node, PATIENCE, bytes};
 use te_memory::{Memory, Region};
 use te_segment::{Access, AddressRange};
 use te_transport::{
-    AttemptId, CancelReason, CancelScope, CompletionToken, FailureKind, Op, Outcome, Path, Slice, Submission,
-    SubmitMode,
+    AttemptId, CancelReason, CancelScope, CompletionToken, FailureKind, Op, Outcome, Path, RemoteEffect,
+    Slice, Submission, SubmitMode,
 };
 
 const MIB: u64 = 1 << 20;
@@ -141,4 +141,43 @@ fn large_copies_stop_when_cancelled_or_withdrawn() {
         }
         near.withdraw(&local);
     }
+}
+
+/// Memory that the kernel cannot reach in the middle of a call: what is whole is done, what is not says that some of it may be
+/// there.
+#[test]
+fn a_call_that_ends_inside_a_slice_tells_what_it_may_have_done() {
+    const PAGE: u64 = 4096;
+    let (near, far) = (Node::new(), Node::new());
+    let len = usize::try_from(16 * PAGE).unwrap();
+    let (local, remote) = (near.local(len), far.register(Memory::allocate(len).unwrap(), Access::REMOTE));
+    let path = near.path_to(&far);
+    write(&local, &vec![5; len]);
+    // Slices of four pages; of the second one, the last page cannot be reached.
+    let gap = std::ptr::without_provenance_mut(usize::try_from(remote.range().start() + 7 * PAGE).unwrap());
+    let protect = |rights| {
+        // SAFETY: a page inside of memory that the region keeps; nobody else accesses it meanwhile.
+        let outcome = unsafe { libc::mprotect(gap, usize::try_from(PAGE).unwrap(), rights) };
+        assert_eq!(outcome, 0);
+    };
+    protect(libc::PROT_NONE);
+    let log = Arc::<Log>::default();
+    let slices =
+        (0..4_u32).map(|i| slice(Op::Write, &local, &remote, (u64::from(i) * 4 * PAGE, 4 * PAGE), &log, i));
+    submit(&*path, slices.collect(), SubmitMode::CallerRuns, &CancelScope::new());
+    let outcomes = log.wait(4);
+    protect(libc::PROT_READ | libc::PROT_WRITE);
+    for (index, outcome) in outcomes.iter().enumerate() {
+        match outcome {
+            Outcome::Done(bytes) => assert!(index != 1 && *bytes == 4 * PAGE),
+            Outcome::Failed(failure) => {
+                assert_eq!((index, failure.effect()), (1, RemoteEffect::MayHaveApplied), "{failure}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let arrived = bytes(&remote);
+    assert!(arrived[..7 * 4096].iter().all(|byte| *byte == 5));
+    assert!(arrived[8 * 4096..].iter().all(|byte| *byte == 5));
+    assert!(arrived[7 * 4096..8 * 4096].iter().all(|byte| *byte == 0));
 }

@@ -100,6 +100,10 @@ impl Part {
         match transfer::check(&self.attached, slice).and_then(step) {
             Ok(_) => self.begun.store(true, Ordering::Release),
             Err(stop) => {
+                if stop.begun {
+                    // Another stop may be the one that is told.
+                    self.begun.store(true, Ordering::Release);
+                }
                 self.stop.lock().get_or_insert(stop);
                 self.failed.store(true, Ordering::Release);
             }

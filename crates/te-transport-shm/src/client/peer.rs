@@ -345,7 +345,10 @@ impl Peer {
         let failed = failure(&self.label, kind, &*cause.into()).with_effect(effect(slice.op, begun));
         *self.last_failure.lock() = Some(failed.to_string());
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        slice.token.fail(failed);
+        let Slice { local, token, .. } = slice;
+        // Whoever is told may withdraw the memory at once.
+        drop(local);
+        token.fail(failed);
     }
 
     /// Resolves what waits and need not be done any more; when to look again.

@@ -70,13 +70,13 @@ pub(super) fn several(
     if attached.mapping().is_none()
         && let Ok(process) = &attached.ties.process
     {
-        match at_once(common, attached, process, slices) {
-            // The first one does not go whole with the others. Alone it is moved to its end, or says why not.
-            (0, None) => {}
-            outcome => return outcome,
-        }
-        let outcome = copy(common, attached, &slices[0], 0, len(&slices[0]), cold);
-        return outcome.map_or_else(|stop| (0, Some(stop)), |()| (1, None));
+        let (done, stopped) = at_once(common, attached, process, slices);
+        let (None, Some(next)) = (&stopped, slices.get(done)) else { return (done, stopped) };
+        // The call ended inside of this one. Alone it is moved to its end, or says why not; some of it may be there already.
+        return match copy(common, attached, next, 0, len(next), cold) {
+            Ok(()) => (done + 1, None),
+            Err(stop) => (done, Some(Stop { begun: true, ..stop })),
+        };
     }
     for (done, slice) in slices.iter().enumerate() {
         if let Err(stop) = copy(common, attached, slice, 0, len(slice), cold) {

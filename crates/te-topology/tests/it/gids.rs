@@ -168,6 +168,7 @@ const CASES: &[Case] = &[
     },
 ];
 
+/// RDMA-01, RDMA-02
 #[test]
 fn the_best_address_is_chosen() {
     for case in CASES {

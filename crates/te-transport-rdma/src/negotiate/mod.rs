@@ -1,5 +1,5 @@
 //! What two sides agree on for the queue pairs of an endpoint: path MTU, packet sequence numbers, READs at a time, and how
-//! the peer is addressed; and before, which of its own addresses a port uses.
+//! the peer is addressed. Which of its own addresses a port uses is chosen from its table by `te-topology`.
 //!
 //! ```
 //! use te_transport_rdma::negotiate::{Link, Mtu, Port};
@@ -8,7 +8,6 @@
 //! assert_eq!(Mtu::at_most(9000), Some(Mtu::B4096));
 //! ```
 
-mod gid;
 mod transition;
 
 #[cfg(test)]
@@ -19,7 +18,6 @@ use std::fmt;
 use te_segment::Gid;
 use thiserror::Error;
 
-pub use gid::{ChosenGid, GidEntry, GidKind, GidRank, NoUsableGid, choose_gid};
 pub use transition::{QueueState, TransitionError};
 
 use crate::wire::{Offer, WireError};

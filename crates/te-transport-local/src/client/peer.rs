@@ -134,7 +134,10 @@ impl Peer {
                     tracing::debug!(target: "te::local", path = %self.label, "works again");
                 }
                 self.in_flight.fetch_sub(1, Ordering::Relaxed);
-                slice.token.done(done);
+                let Slice { local, token, .. } = slice;
+                // Whoever is told may withdraw the memory at once.
+                drop(local);
+                token.done(done);
             }
             Err(Stop { kind, cause, begun }) => self.fail(slice, kind, cause, begun),
         }
@@ -152,7 +155,10 @@ impl Peer {
         let failed = failure(&self.label, kind, &*cause.into()).with_effect(effect(slice.op, begun));
         *self.last_failure.lock() = Some(failed.to_string());
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        slice.token.fail(failed);
+        let Slice { local, token, .. } = slice;
+        // As above.
+        drop(local);
+        token.fail(failed);
     }
 
     pub(super) fn health(&self) -> PathHealth {

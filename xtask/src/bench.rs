@@ -5,6 +5,7 @@
 //! meanwhile is slower for both.
 
 mod memory;
+mod nixl;
 mod reference;
 mod table;
 mod ucx;
@@ -24,8 +25,8 @@ use crate::workspace::Workspace;
 use reference::ReferenceBench;
 use table::{Measure, Row, median};
 
-/// What can be taken alone; the page is written when all are taken.
-const PARTS: [&str; 3] = ["memory", "raw", "reference"];
+/// What can be taken alone. The page is written when all are taken but NIXL, which is taken only when it is named.
+const PARTS: [&str; 4] = ["memory", "raw", "reference", "nixl"];
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -103,6 +104,9 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
                 print(beside_reference(&te, &mut reference, op, block, batch, rounds)?);
             }
         }
+    }
+    if part.as_deref() == Some("nixl") {
+        nixl::measure(&workspace, &te, &environment, rounds, &mut print)?;
     }
     if part.is_none() {
         table::write(&workspace.root.join("docs/performance.md"), &rows)?;

@@ -49,7 +49,7 @@ cargo xtask COMMAND
   artefacts                                  what the built program needs at run time
   demo                                       run `te demo`
   interop [--te PATH] [--baseline]           against the reference engine, both directions
-  bench [--check] [--rounds N] [--te PATH]   beside raw sockets and the reference engine; writes docs/performance.md
+  bench [--check] [--rounds N] [--part NAME]  ours beside every yardstick; writes docs/performance.md
   reliability                                the fault matrix; writes docs/reliability.md
   publish --dry-run [--allow-dirty]          package every published crate and build the packages
   guest [OPTION..] -- COMMAND                run a command in an emulated machine; without one, lists the options

@@ -49,7 +49,8 @@ cargo xtask COMMAND
   artefacts                                  what the built program needs at run time
   demo                                       run `te demo`
   interop [--te PATH] [--baseline]           against the reference engine, both directions
-  bench [--check] [--rounds N] [--part NAME]  ours beside every yardstick; writes docs/performance.md
+  bench [--te PATH] [--check] [--rounds N] [--part NAME]
+                                             ours beside every yardstick; writes docs/performance.md
   reliability                                the fault matrix; writes docs/reliability.md
   publish --dry-run [--allow-dirty]          package every published crate and build the packages
   guest [OPTION..] -- COMMAND                run a command in an emulated machine; without one, lists the options
@@ -59,6 +60,7 @@ cargo xtask COMMAND
   soak interop [--rounds N]                  the interop checks again and again
   soak applied [--completions N]             completed means applied, terminal means quiescent, N times and N/10
   soak restart [--cycles N]                  a peer is killed in mid-transfer and comes back, N times
+  soak asan                                  the tests of what is unsafe, with every access to memory checked
 
 Stages of test: ";
 

@@ -19,13 +19,13 @@ use std::process::ExitCode;
 use clap::Parser;
 use te_memory::CountingAllocator;
 
-/// A benchmark reports what both sides allocate.
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator::new();
-
 use args::{Cli, Command};
 use context::Context;
 use failure::{Failure, Result};
+
+/// A benchmark reports what both sides allocate.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

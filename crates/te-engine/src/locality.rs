@@ -1,4 +1,5 @@
-//! Proof that a peer runs on this host, or in this process. Made when a segment is opened or refreshed, so that planning needs no I/O.
+//! Proof that a peer runs on this host, or in this process. Made when a segment is opened or refreshed, so that planning
+//! needs no I/O.
 
 use std::sync::Arc;
 use std::time::Instant;

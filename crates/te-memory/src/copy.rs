@@ -202,6 +202,7 @@ mod streaming {
         }
     }
 }
+
 #[cfg(not(all(
     not(miri),
     any(

@@ -10,7 +10,7 @@ use te_segment::{
 };
 use te_transport::{
     Assessment, Capabilities, Comparing, Context, Fencing, Install, InstallError, Path, Reach, Registration,
-    Transport, TransportError,
+    Threads, Transport, TransportError,
 };
 
 use crate::client::{Common, MAX_SLICE, Peers, Proof};
@@ -19,7 +19,6 @@ use crate::counters::{Counters, ShmCounters};
 use crate::error::transport_error;
 use crate::offer::{self, Reached};
 use crate::server::Server;
-use te_transport::Threads;
 
 /// The shared-memory transport before it runs.
 #[derive(Clone, Debug, Default)]

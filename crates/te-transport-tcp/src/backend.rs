@@ -12,8 +12,8 @@ use te_segment::{
     Via,
 };
 use te_transport::{
-    Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Reach, Registration, Transport,
-    TransportError,
+    Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Reach, Registration, Threads,
+    Transport, TransportError,
 };
 
 use crate::client::{Common, Peers, data_endpoint, parallel};
@@ -22,7 +22,6 @@ use crate::counters::{Counters, TcpCounters};
 use crate::error::transport_error;
 use crate::offer;
 use crate::server::Server;
-use te_transport::Threads;
 
 /// The TCP transport before it runs.
 #[derive(Clone, Debug, Default)]

@@ -16,13 +16,12 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use te_segment::{Incarnation, SegmentDescriptor};
-use te_transport::{Comparing, Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode};
+use te_transport::{Comparing, Fencing, Path, PathHealth, PathLabel, Submission, SubmitMode, Threads};
 
 use crate::config::ShmConfig;
 use crate::counters::Counters;
 use crate::offer::{self, Offer};
 use peer::Peer;
-use te_transport::Threads;
 pub(crate) use transfer::MAX_SLICE;
 
 /// So many lives are remembered of which nothing could be proven.

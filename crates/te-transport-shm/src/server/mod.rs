@@ -14,13 +14,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use te_memory::{Region, RegionTable};
 use te_segment::Incarnation;
-use te_transport::Context;
+use te_transport::{Context, Threads};
 
 use crate::config::ShmConfig;
 use crate::counters::Counters;
 use crate::socket::{Bell, Listener};
 use connection::Connection;
-use te_transport::Threads;
 
 /// What the threads of the target share.
 struct Shared {

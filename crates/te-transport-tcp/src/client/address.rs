@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use te_segment::{Endpoint, Host, SegmentDescriptor};
-use te_transport::FailureKind;
+use te_transport::{FailureKind, Threads};
 
 use crate::congestion;
 use crate::io::{TICK, Wire, poll};
 use crate::server::{scoped, with_port};
-use te_transport::Threads;
 
 /// Finds the host of a peer's data port: the one published beside the port, else that of its control endpoint, else
 /// that of a peer-to-peer name (wire spec, data host).

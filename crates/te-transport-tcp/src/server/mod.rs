@@ -19,12 +19,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::EventfdFlags;
 use te_memory::{Region, RegionTable};
 use te_segment::Incarnation;
-use te_transport::{Admission, Context};
+use te_transport::{Admission, Context, Threads};
 
 use self::table::Table;
 use crate::config::TcpConfig;
 use crate::counters::Counters;
-use te_transport::Threads;
 
 pub(crate) use self::listen::{scoped, with_port};
 

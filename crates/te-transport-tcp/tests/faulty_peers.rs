@@ -157,9 +157,11 @@ fn stopped_peer_delays_no_other_peer() {
     let remote = healthy.region(4096, Access::REMOTE);
     let local = node.region(16 << 20, Access::LOCAL);
     let (dead, alive) = (stopped.path(&node, V2), node.path_to(&healthy));
+    // One end for all: those that wait would begin if the connections were freed before their time is over.
+    let end = Instant::now() + Duration::from_millis(1500);
     let stuck: Vec<_> = (0..20)
         .map(|_| {
-            let batch = Batch::new(Duration::from_millis(1500));
+            let batch = Batch { deadline: end, ..Batch::new(Duration::ZERO) };
             let hold = local.hold(0, 16 << 20).unwrap();
             batch.with(Op::Write, hold, REMOTE).submit(&dead, SubmitMode::Background)
         })
@@ -178,9 +180,7 @@ fn stopped_peer_delays_no_other_peer() {
         assert_eq!(failed(&outcome).kind(), FailureKind::TimedOut);
         never_sent += usize::from(failed(&outcome).effect() == RemoteEffect::None);
     }
-    // Each of four connections takes on another batch when the socket buffers have swallowed 4 MiB of one; they never hold most
-    // of these 320 MiB.
-    assert!(never_sent > 0);
+    assert!(never_sent >= 16, "{never_sent}");
 }
 
 /// TCP-01: a connection that lost the framing is closed and never used again.

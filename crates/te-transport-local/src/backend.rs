@@ -12,7 +12,7 @@ use te_transport::{
 };
 
 use crate::client::{Common, MAX_SLICE, Peers};
-use crate::config::{ConfigError, LocalConfig};
+use crate::config::LocalConfig;
 use crate::counters::{Counters, LocalCounters};
 use crate::error::transport_error;
 use crate::group::{LocalGroup, Member};
@@ -38,7 +38,7 @@ impl Local {
     ///
     /// [`InstallError::Config`] for a setting out of range, [`InstallError::Failed`] when this life is in the group already.
     pub fn start(self, context: &Context) -> Result<Arc<LocalTransport>, InstallError> {
-        self.config.validate().map_err(ConfigError::into_install_error)?;
+        self.config.validate().map_err(|error| error.into_install_error(TransportKind::LOCAL))?;
         let Some(own) = self.group.join(context.incarnation, context.regions.clone()) else {
             let cause = "this life of the engine is in the group already".to_owned();
             return Err(InstallError::Failed { transport: TransportKind::LOCAL, cause });

@@ -1,7 +1,7 @@
 //! Settings of the copies within a process.
 
-use te_transport::Compare;
-use thiserror::Error;
+use te_transport::settings::{number, within};
+use te_transport::{Compare, ConfigError};
 
 /// Settings of the copies within a process.
 ///
@@ -29,53 +29,6 @@ impl Default for LocalConfig {
     }
 }
 
-/// A setting makes no sense.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// There is no such setting.
-    #[error("unknown setting {key}; known are {known}")]
-    UnknownKey {
-        /// The word found.
-        key: String,
-        /// The settings, separated by commas.
-        known: String,
-    },
-    /// The value is not of its kind.
-    #[error("{key} = {value} is not {expected}")]
-    NotUnderstood {
-        /// The setting.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// What can stand there.
-        expected: &'static str,
-    },
-    /// The value is outside its range.
-    #[error("{key} = {value} is not within {min} to {max}")]
-    OutOfRange {
-        /// The setting.
-        key: &'static str,
-        /// Its value.
-        value: u128,
-        /// The lowest value allowed.
-        min: u128,
-        /// The highest value allowed.
-        max: u128,
-    },
-}
-
-impl ConfigError {
-    pub(crate) fn into_install_error(self) -> te_transport::InstallError {
-        let key = match &self {
-            Self::UnknownKey { .. } => "",
-            Self::NotUnderstood { key, .. } | Self::OutOfRange { key, .. } => key,
-        };
-        let cause = self.to_string();
-        te_transport::InstallError::Config { transport: te_segment::TransportKind::LOCAL, key, cause }
-    }
-}
-
 impl LocalConfig {
     /// The settings by name.
     pub const KEYS: [&'static str; 2] = ["threads", "compare"];
@@ -86,15 +39,14 @@ impl LocalConfig {
     ///
     /// Names the setting, the value and what is allowed.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
-        let unclear = |key, expected| ConfigError::NotUnderstood { key, value: value.to_owned(), expected };
         let mut next = self.clone();
         match key {
-            "threads" => next.threads = value.parse().map_err(|_| unclear("threads", "a whole number"))?,
-            "compare" => next.compare = value.parse().map_err(|expected| unclear("compare", expected))?,
-            _ => {
-                let key = key.chars().take(80).collect();
-                return Err(ConfigError::UnknownKey { key, known: Self::KEYS.join(", ") });
+            "threads" => next.threads = number("threads", value)?,
+            "compare" => {
+                let wrong = |expected| ConfigError::not_understood("compare", value, expected);
+                next.compare = value.parse().map_err(wrong)?;
             }
+            _ => return Err(ConfigError::unknown(key, &Self::KEYS)),
         }
         next.validate()?;
         *self = next;
@@ -107,10 +59,7 @@ impl LocalConfig {
     ///
     /// The first one outside its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        if (1..=64).contains(&self.threads) {
-            return Ok(());
-        }
-        Err(ConfigError::OutOfRange { key: "threads", value: self.threads as u128, min: 1, max: 64 })
+        within("threads", self.threads as u128, 1..=64)
     }
 }
 

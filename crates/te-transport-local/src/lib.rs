@@ -47,6 +47,7 @@ mod offer;
 
 pub use backend::{Local, LocalTransport};
 pub use client::PIECE;
-pub use config::{ConfigError, LocalConfig};
+pub use config::LocalConfig;
 pub use counters::LocalCounters;
 pub use group::LocalGroup;
+pub use te_transport::ConfigError;

@@ -1,11 +1,11 @@
 //! Settings of the RDMA transport.
 
 use std::num::NonZeroU64;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use te_segment::NicName;
-use thiserror::Error;
+use te_transport::ConfigError;
+use te_transport::settings::{duration, number, within};
 
 use crate::negotiate::Mtu;
 use crate::route::{Connectivity, HealthSettings};
@@ -86,42 +86,6 @@ impl Default for RdmaConfig {
     }
 }
 
-/// A setting makes no sense.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// There is no such setting.
-    #[error("unknown setting {key}; known are {known}")]
-    UnknownKey {
-        /// The word found.
-        key: String,
-        /// The settings, separated by commas.
-        known: String,
-    },
-    /// The value has another form.
-    #[error("{key} = {value} is not {expected}")]
-    NotUnderstood {
-        /// The setting.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// What can stand there.
-        expected: &'static str,
-    },
-    /// The value is outside its range.
-    #[error("{key} = {value} is not within {min} to {max}")]
-    OutOfRange {
-        /// The setting.
-        key: &'static str,
-        /// Its value; durations in milliseconds.
-        value: u64,
-        /// The lowest value allowed.
-        min: u64,
-        /// The highest value allowed.
-        max: u64,
-    },
-}
-
 impl RdmaConfig {
     /// The settings by name, and beside them the variable of the reference engine that means the same, in its units.
     pub const KEYS: [(&'static str, Option<&'static str>); 17] = [
@@ -170,11 +134,7 @@ impl RdmaConfig {
             "pkey_index" => next.pkey_index = number("pkey_index", value)?,
             "traffic_class" => next.traffic_class = or_auto("traffic_class", value)?,
             "service_level" => next.service_level = or_auto("service_level", value)?,
-            _ => {
-                let key = key.chars().take(80).collect();
-                let known = Self::KEYS.map(|(key, _)| key).join(", ");
-                return Err(ConfigError::UnknownKey { key, known });
-            }
+            _ => return Err(ConfigError::unknown(key, &Self::KEYS.map(|(key, _)| key))),
         }
         next.validate()?;
         *self = next;
@@ -187,16 +147,15 @@ impl RdmaConfig {
     ///
     /// The first one outside its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let pause = u64::try_from(self.rail_pause.as_millis()).unwrap_or(u64::MAX);
         within("queue_pairs", self.queue_pairs.into(), 1..=255)?;
         within("endpoints", self.endpoints.into(), 1..=65_535)?;
         within("depth", self.depth.into(), 4..=32_768)?;
         within("signal_every", self.signal_every.into(), 1..=1_024)?;
         within("max_inline", self.max_inline.into(), 0..=1_024)?;
-        within("slice_min", self.slice_min, 4_096..=1 << 30)?;
-        within("slice_max", self.slice_max, 4_096..=1 << 30)?;
-        within("max_mr_size", self.max_mr_size, 1 << 20..=1 << 60)?;
-        within("rail_pause", pause, 1..=3_600_000)?;
+        within("slice_min", self.slice_min.into(), 4_096..=1 << 30)?;
+        within("slice_max", self.slice_max.into(), 4_096..=1 << 30)?;
+        within("max_mr_size", self.max_mr_size.into(), 1 << 20..=1 << 60)?;
+        within("rail_pause", self.rail_pause.as_millis(), 1..=3_600_000)?;
         within("port", self.port.into(), 1..=255)?;
         within("service_level", self.service_level.unwrap_or(0).into(), 0..=15)
     }
@@ -222,51 +181,30 @@ impl RdmaConfig {
     }
 }
 
-fn within(key: &'static str, value: u64, allowed: RangeInclusive<u64>) -> Result<(), ConfigError> {
-    if allowed.contains(&value) {
-        return Ok(());
-    }
-    Err(ConfigError::OutOfRange { key, value, min: *allowed.start(), max: *allowed.end() })
-}
-
-fn unclear(key: &'static str, value: &str, expected: &'static str) -> ConfigError {
-    ConfigError::NotUnderstood { key, value: value.chars().take(200).collect(), expected }
-}
-
-fn number<T: std::str::FromStr>(key: &'static str, value: &str) -> Result<T, ConfigError> {
-    value.parse().map_err(|_| unclear(key, value, "a whole number in its range"))
-}
-
 fn or_auto(key: &'static str, value: &str) -> Result<Option<u8>, ConfigError> {
     if matches!(value, "auto" | "-1") {
         return Ok(None);
     }
-    value.parse().map(Some).map_err(|_| unclear(key, value, "auto or a number from 0 to 255"))
+    value
+        .parse()
+        .map(Some)
+        .map_err(|_| ConfigError::not_understood(key, value, "auto or a number from 0 to 255"))
 }
 
 fn mtu(value: &str) -> Result<Mtu, ConfigError> {
     let exact = value.parse().ok().and_then(|bytes| Mtu::at_most(bytes).filter(|mtu| mtu.bytes() == bytes));
-    exact.ok_or_else(|| unclear("mtu", value, "256, 512, 1024, 2048 or 4096"))
+    exact.ok_or_else(|| ConfigError::not_understood("mtu", value, "256, 512, 1024, 2048 or 4096"))
 }
 
 fn names(value: &str) -> Result<Vec<NicName>, ConfigError> {
     let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
     let names = names.map(str::parse).collect::<Result<Vec<_>, _>>();
-    names.map_err(|_| unclear("nics", value, "names of NICs, separated by commas"))
+    names.map_err(|_| ConfigError::not_understood("nics", value, "names of NICs, separated by commas"))
 }
 
 fn rail_map(value: &str) -> Result<Connectivity, ConfigError> {
     let expected = "all, prefer_same_name, same_name or LOCAL=REMOTE,REMOTE;LOCAL=REMOTE";
-    value.parse().map_err(|_| unclear("rail_map", value, expected))
-}
-
-fn duration(key: &'static str, value: &str) -> Result<Duration, ConfigError> {
-    let (digits, unit) = match value.strip_suffix("ms") {
-        Some(digits) => (digits, 1),
-        None => (value.strip_suffix('s').unwrap_or(value), 1_000),
-    };
-    let count = digits.parse().ok().and_then(|count: u64| count.checked_mul(unit));
-    count.map(Duration::from_millis).ok_or_else(|| unclear(key, value, "a duration such as 500ms or 30s"))
+    value.parse().map_err(|_| ConfigError::not_understood("rail_map", value, expected))
 }
 
 #[cfg(test)]

@@ -74,7 +74,8 @@ pub mod wire;
 
 use std::time::{Duration, Instant};
 
-pub use config::{ConfigError, RdmaConfig};
+pub use config::RdmaConfig;
+pub use te_transport::ConfigError;
 
 /// A time of which nobody sees the end, where a sum would overflow the clock.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

@@ -40,7 +40,7 @@ impl Shm {
     /// [`InstallError::Config`] for a setting out of range, [`InstallError::Unavailable`] when this host has no Unix
     /// sockets or no memory files. Nothing is left running.
     pub fn start(self, context: &Context) -> Result<Arc<ShmTransport>, InstallError> {
-        self.config.validate().map_err(crate::ConfigError::into_install_error)?;
+        self.config.validate().map_err(|error| error.into_install_error(TransportKind::SHM))?;
         let config = Arc::new(self.config);
         let counters = Arc::<Counters>::default();
         let threads = Arc::new(Threads::new("te-shm"));

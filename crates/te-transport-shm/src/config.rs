@@ -1,10 +1,9 @@
 //! Settings of the shared-memory transport.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use te_transport::Compare;
-use thiserror::Error;
+use te_transport::settings::{duration, number, within};
+use te_transport::{Compare, ConfigError};
 
 /// Settings of the shared-memory transport. Durations have millisecond resolution.
 ///
@@ -51,62 +50,6 @@ impl Default for ShmConfig {
     }
 }
 
-/// A setting makes no sense.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// There is no such setting.
-    #[error("unknown setting {key}; known are {known}")]
-    UnknownKey {
-        /// The word found.
-        key: String,
-        /// The settings, separated by commas.
-        known: String,
-    },
-    /// The value is not of its kind.
-    #[error("{key} = {value} is not {expected}")]
-    NotUnderstood {
-        /// The setting.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// What can stand there.
-        expected: &'static str,
-    },
-    /// The value is outside its range.
-    #[error("{key} = {value} is not within {min} to {max}")]
-    OutOfRange {
-        /// The setting.
-        key: &'static str,
-        /// Its value; durations in milliseconds.
-        value: u128,
-        /// The lowest value allowed.
-        min: u128,
-        /// The highest value allowed.
-        max: u128,
-    },
-}
-
-impl ConfigError {
-    /// The setting the error is about.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        match self {
-            Self::UnknownKey { key, .. } => key,
-            Self::NotUnderstood { key, .. } | Self::OutOfRange { key, .. } => key,
-        }
-    }
-
-    pub(crate) fn into_install_error(self) -> te_transport::InstallError {
-        let key = match &self {
-            Self::UnknownKey { .. } => "",
-            Self::NotUnderstood { key, .. } | Self::OutOfRange { key, .. } => key,
-        };
-        let cause = self.to_string();
-        te_transport::InstallError::Config { transport: te_segment::TransportKind::SHM, key, cause }
-    }
-}
-
 const MINUTES_10: u128 = 600_000;
 const HOUR: u128 = 3_600_000;
 
@@ -138,16 +81,10 @@ impl ShmConfig {
             "max_buffers" => next.max_buffers = number("max_buffers", value)?,
             "withdraw_timeout" => next.withdraw_timeout = duration("withdraw_timeout", value)?,
             "compare" => {
-                next.compare = value.parse().map_err(|expected| ConfigError::NotUnderstood {
-                    key: "compare",
-                    value: value.to_owned(),
-                    expected,
-                })?;
+                let wrong = |expected| ConfigError::not_understood("compare", value, expected);
+                next.compare = value.parse().map_err(wrong)?;
             }
-            _ => {
-                let key = key.chars().take(80).collect();
-                return Err(ConfigError::UnknownKey { key, known: Self::KEYS.join(", ") });
-            }
+            _ => return Err(ConfigError::unknown(key, &Self::KEYS)),
         }
         next.validate()?;
         *self = next;
@@ -167,29 +104,6 @@ impl ShmConfig {
         within("max_buffers", self.max_buffers.into(), 1..=(1 << 20))?;
         within("withdraw_timeout", self.withdraw_timeout.as_millis(), 1..=MINUTES_10)
     }
-}
-
-fn within(key: &'static str, value: u128, allowed: RangeInclusive<u128>) -> Result<(), ConfigError> {
-    if allowed.contains(&value) {
-        return Ok(());
-    }
-    Err(ConfigError::OutOfRange { key, value, min: *allowed.start(), max: *allowed.end() })
-}
-
-fn number<T: std::str::FromStr>(key: &'static str, value: &str) -> Result<T, ConfigError> {
-    let unclear = || ConfigError::NotUnderstood { key, value: value.to_owned(), expected: "a whole number" };
-    value.parse().map_err(|_| unclear())
-}
-
-fn duration(key: &'static str, value: &str) -> Result<Duration, ConfigError> {
-    let (digits, unit) = match value.strip_suffix("ms") {
-        Some(digits) => (digits, 1),
-        None => (value.strip_suffix('s').unwrap_or(value), 1000),
-    };
-    let expected = "a duration such as 500ms or 30s";
-    let unclear = || ConfigError::NotUnderstood { key, value: value.to_owned(), expected };
-    let count: u64 = digits.parse().map_err(|_| unclear())?;
-    Ok(Duration::from_millis(count.checked_mul(unit).ok_or_else(unclear)?))
 }
 
 #[cfg(test)]

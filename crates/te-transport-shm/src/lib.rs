@@ -58,5 +58,6 @@ mod socket;
 mod sync;
 
 pub use backend::{Shm, ShmTransport};
-pub use config::{ConfigError, ShmConfig};
+pub use config::ShmConfig;
 pub use counters::ShmCounters;
+pub use te_transport::ConfigError;

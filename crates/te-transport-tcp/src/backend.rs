@@ -43,7 +43,7 @@ impl Tcp {
     /// [`InstallError::Config`] for a setting out of range, [`InstallError::Failed`] when no port is free or the
     /// address is not one of this host. Nothing is left running.
     pub fn start(self, context: &Context) -> Result<Arc<TcpTransport>, InstallError> {
-        self.config.validate().map_err(crate::ConfigError::into_install_error)?;
+        self.config.validate().map_err(|error| error.into_install_error(TransportKind::TCP))?;
         let config = Arc::new(self.config);
         let counters = Arc::<Counters>::default();
         let threads = Arc::new(Threads::new("te-tcp"));

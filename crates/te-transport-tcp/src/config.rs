@@ -1,9 +1,9 @@
 //! Settings of the TCP transport.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use thiserror::Error;
+use te_transport::ConfigError;
+use te_transport::settings::{duration, number, within};
 
 /// Which framing the initiator uses. The target always serves all of them, and advertises native and version 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,68 +97,6 @@ impl Default for TcpConfig {
     }
 }
 
-/// A setting makes no sense.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// There is no such setting.
-    #[error("unknown setting {key}; known are {known}")]
-    UnknownKey {
-        /// The word found.
-        key: String,
-        /// The settings, separated by commas.
-        known: String,
-    },
-    /// The value is no number, duration or word of the setting.
-    #[error("{key} = {value} is not {expected}")]
-    NotUnderstood {
-        /// The setting.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// What can stand there.
-        expected: &'static str,
-    },
-    /// The value is outside its range.
-    #[error("{key} = {value} is not within {min} to {max}")]
-    OutOfRange {
-        /// The setting.
-        key: &'static str,
-        /// Its value; durations in milliseconds.
-        value: u128,
-        /// The lowest value allowed.
-        min: u128,
-        /// The highest value allowed.
-        max: u128,
-    },
-}
-
-impl ConfigError {
-    /// The setting the error is about.
-    #[must_use]
-    pub fn key(&self) -> &str {
-        match self {
-            Self::UnknownKey { key, .. } => key,
-            Self::NotUnderstood { key, .. } | Self::OutOfRange { key, .. } => key,
-        }
-    }
-
-    fn known_key(&self) -> &'static str {
-        match self {
-            Self::UnknownKey { .. } => "",
-            Self::NotUnderstood { key, .. } | Self::OutOfRange { key, .. } => key,
-        }
-    }
-
-    pub(crate) fn into_install_error(self) -> te_transport::InstallError {
-        te_transport::InstallError::Config {
-            transport: te_segment::TransportKind::TCP,
-            key: self.known_key(),
-            cause: self.to_string(),
-        }
-    }
-}
-
 const MINUTES_10: u128 = 600_000;
 const HOUR: u128 = 3_600_000;
 
@@ -202,10 +140,7 @@ impl TcpConfig {
             "reject_drain_time" => next.reject_drain_time = duration("reject_drain_time", value)?,
             "digest" => next.digest = digest(value)?,
             "keepalive" => next.keepalive = duration("keepalive", value)?,
-            _ => {
-                let known = Self::KEYS.join(", ");
-                return Err(ConfigError::UnknownKey { key: key.to_owned(), known });
-            }
+            _ => return Err(ConfigError::unknown(key, &Self::KEYS)),
         }
         next.validate()?;
         *self = next;
@@ -232,40 +167,13 @@ impl TcpConfig {
     }
 }
 
-fn within(key: &'static str, value: u128, allowed: RangeInclusive<u128>) -> Result<(), ConfigError> {
-    if allowed.contains(&value) {
-        return Ok(());
-    }
-    Err(ConfigError::OutOfRange { key, value, min: *allowed.start(), max: *allowed.end() })
-}
-
-fn number<T: std::str::FromStr>(key: &'static str, value: &str) -> Result<T, ConfigError> {
-    let unclear = || ConfigError::NotUnderstood { key, value: value.to_owned(), expected: "a whole number" };
-    value.parse().map_err(|_| unclear())
-}
-
-fn duration(key: &'static str, value: &str) -> Result<Duration, ConfigError> {
-    let (digits, unit) = match value.strip_suffix("ms") {
-        Some(digits) => (digits, 1),
-        None => (value.strip_suffix('s').unwrap_or(value), 1000),
-    };
-    let expected = "a duration such as 500ms or 30s";
-    let unclear = || ConfigError::NotUnderstood { key, value: value.to_owned(), expected };
-    let count: u64 = digits.parse().map_err(|_| unclear())?;
-    Ok(Duration::from_millis(count.checked_mul(unit).ok_or_else(unclear)?))
-}
-
 fn framing(value: &str) -> Result<FramingChoice, ConfigError> {
     match value {
         "auto" => Ok(FramingChoice::Auto),
         "native" => Ok(FramingChoice::Native),
         "v2" => Ok(FramingChoice::V2),
         "v1" => Ok(FramingChoice::V1),
-        _ => Err(ConfigError::NotUnderstood {
-            key: "framing",
-            value: value.to_owned(),
-            expected: "auto, native, v2 or v1",
-        }),
+        _ => Err(ConfigError::not_understood("framing", value, "auto, native, v2 or v1")),
     }
 }
 
@@ -274,11 +182,7 @@ fn digest(value: &str) -> Result<DigestChoice, ConfigError> {
         "off" => Ok(DigestChoice::Off),
         "sampled" => Ok(DigestChoice::Sampled),
         "always" => Ok(DigestChoice::Always),
-        _ => Err(ConfigError::NotUnderstood {
-            key: "digest",
-            value: value.to_owned(),
-            expected: "off, sampled or always",
-        }),
+        _ => Err(ConfigError::not_understood("digest", value, "off, sampled or always")),
     }
 }
 

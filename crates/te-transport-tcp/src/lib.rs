@@ -60,5 +60,6 @@ mod progress;
 mod server;
 
 pub use backend::{Tcp, TcpTransport};
-pub use config::{ConfigError, DigestChoice, FramingChoice, TcpConfig};
+pub use config::{DigestChoice, FramingChoice, TcpConfig};
 pub use counters::TcpCounters;
+pub use te_transport::ConfigError;

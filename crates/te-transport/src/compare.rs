@@ -42,6 +42,10 @@ pub struct Comparing {
 }
 
 impl Comparing {
+    /// What [`FailureKind::Damaged`](crate::FailureKind::Damaged) means of a copy that was compared.
+    pub const DAMAGED: &'static str =
+        "the bytes at the destination are not those of the source, or those have changed meanwhile";
+
     /// None counted yet: the first is compared, unless none is.
     #[must_use]
     pub fn new(choice: Compare) -> Self {

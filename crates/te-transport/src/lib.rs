@@ -50,6 +50,7 @@ mod completion;
 mod context;
 mod contract;
 mod failure;
+pub mod settings;
 mod slice;
 mod sync;
 mod tally;
@@ -69,6 +70,7 @@ pub use contract::{
     TransportError,
 };
 pub use failure::{Failure, FailureKind, RemoteEffect, stopped};
+pub use settings::ConfigError;
 pub use slice::{Op, Slice, Submission, SubmitMode};
 pub use tally::{Opened, Share, SliceEnd, Tally};
 pub use threads::{Caller, Threads};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use te_memory::{RemoteOp, copy_between, same_bytes};
-use te_transport::{CancelReason, CancelScope, FailureKind, Op, Slice, stopped};
+use te_transport::{CancelReason, CancelScope, Comparing, FailureKind, Op, Slice, stopped};
 
 use super::Common;
 use crate::counters::add;
@@ -15,9 +15,6 @@ use crate::group::Tie;
 pub const PIECE: u64 = 1 << 20;
 /// Bytes of one slice at most. Whoever watches for silence sees slices end; this one takes far less than a second.
 pub(crate) const MAX_SLICE: u64 = 256 << 20;
-
-const DAMAGED: &str =
-    "the bytes at the destination are not those of the source, or those have changed meanwhile";
 
 /// When to stop.
 #[derive(Clone, Copy)]
@@ -108,7 +105,7 @@ pub(crate) fn step(
     })?;
     add(&common.counters.copied_bytes, part);
     if common.comparing.is_due() && !same_bytes(to, from) {
-        return Err(Stop { kind: FailureKind::Damaged, cause: DAMAGED.into(), begun: true });
+        return Err(Stop { kind: FailureKind::Damaged, cause: Comparing::DAMAGED.into(), begun: true });
     }
     Ok(done + part)
 }

@@ -1,7 +1,7 @@
 //! How the bytes of a piece move, under a mark that somebody else has set.
 
 use te_memory::copy::{self as bytes, copy_around_caches, same};
-use te_transport::{FailureKind, Op, Slice};
+use te_transport::{Comparing, FailureKind, Op, Slice};
 
 use super::Common;
 use super::line::Attached;
@@ -11,9 +11,6 @@ use crate::process::{Fault, Parts, Process};
 
 /// Bytes of another process that are compared at a time, on the stack.
 const CHUNK: usize = 16 << 10;
-
-const DAMAGED: &str =
-    "the bytes at the destination are not those of the source, or those have changed meanwhile";
 
 /// Copies `part` bytes of a checked slice from `done` on.
 pub(super) fn copy(
@@ -44,7 +41,7 @@ pub(super) fn copy(
         add(&common.counters.mapped_bytes, part as u64);
         // SAFETY: as above.
         if common.comparing.is_due() && !unsafe { same(local, remote, part) } {
-            return Err(stop(FailureKind::Damaged, DAMAGED, true));
+            return Err(stop(FailureKind::Damaged, Comparing::DAMAGED, true));
         }
         return Ok(());
     }
@@ -136,7 +133,7 @@ fn compare(
     if unsafe { fits(process, local, remote, part) }.map_err(failed)? {
         Ok(())
     } else {
-        Err(stop(FailureKind::Damaged, DAMAGED, true))
+        Err(stop(FailureKind::Damaged, Comparing::DAMAGED, true))
     }
 }
 

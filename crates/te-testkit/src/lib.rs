@@ -36,6 +36,7 @@ mod fault;
 mod freeze;
 mod ledger;
 mod link;
+pub mod node;
 mod pattern;
 mod ports;
 mod report;

@@ -1,25 +1,31 @@
 //! Members and buffers that come and go: nobody reaches bytes that are not meant, and nobody who is not in the group.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
-#[path = "common/node.rs"]
-mod node;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Instant;
 
-use node::{Move, Node, PATIENCE, bytes};
 use te_memory::{Memory, RegionTable};
 use te_segment::{Access, DeviceKind, Incarnation, Location};
+use te_testkit::Ledger;
+use te_testkit::node::{Move, Node, PATIENCE, bytes, outcomes, submit};
 use te_transport::{Assessment, FailureKind, Op, Registration, SubmitMode, Transport};
-use te_transport_local::{LocalGroup, PIECE};
+use te_transport_local::{Local, LocalConfig, LocalGroup, LocalTransport, PIECE};
 
 /// Three pieces and a bit.
 const LEN: usize = 3 * PIECE as usize + 5;
 
+fn member(group: &LocalGroup) -> Node<LocalTransport> {
+    member_with(group, LocalConfig::default())
+}
+
+fn member_with(group: &LocalGroup, config: LocalConfig) -> Node<LocalTransport> {
+    Node::start(|context| Local::new(group, config).start(context))
+}
+
 #[test]
 fn members_of_other_groups_do_not_know_of_each_other() {
-    let (near, far) = (Node::new(&LocalGroup::new()), Node::new(&LocalGroup::new()));
+    let (near, far) = (member(&LocalGroup::new()), member(&LocalGroup::new()));
     let published = far.published();
     let reason = "that life of the peer is not in the local group".to_owned();
     assert_eq!(near.transport.assess(&published), Assessment::Unusable(reason.clone()));
@@ -31,7 +37,7 @@ fn members_of_other_groups_do_not_know_of_each_other() {
 #[test]
 fn being_in_the_group_is_the_proof() {
     let group = LocalGroup::new();
-    let (near, far) = (Node::new(&group), Node::new(&group));
+    let (near, far) = (member(&group), member(&group));
     let published = far.published();
     assert!(near.transport.has_proven(&published));
     near.transport.prove(&published, Instant::now()).unwrap();
@@ -45,7 +51,7 @@ fn being_in_the_group_is_the_proof() {
 #[test]
 fn a_handle_of_an_earlier_registration_finds_the_buffer_gone() {
     let group = LocalGroup::new();
-    let (near, far) = (Node::new(&group), Node::new(&group));
+    let (near, far) = (member(&group), member(&group));
     let path = near.path_to(&far);
     let (local, first) = (near.local(LEN), far.offered(LEN));
     first.fill(1).unwrap();
@@ -72,7 +78,7 @@ fn a_handle_of_an_earlier_registration_finds_the_buffer_gone() {
 #[test]
 fn the_next_life_is_not_reached_by_a_path_to_the_one_before() {
     let group = LocalGroup::new();
-    let (near, first) = (Node::new(&group), Node::new(&group));
+    let (near, first) = (member(&group), member(&group));
     let (local, remote) = (near.local(LEN), first.offered(LEN));
     let (path, published) = (near.path_to(&first), first.published());
     let early = Move::new(Op::Write, &local, &remote);
@@ -80,7 +86,7 @@ fn the_next_life_is_not_reached_by_a_path_to_the_one_before() {
     let memory = first.withdraw(&remote);
     first.shutdown();
 
-    let second = Node::new(&group);
+    let second = member(&group);
     let remote = second.register(memory, Access::REMOTE);
     assert_eq!((remote.range(), remote.generation()), (early.remote, early.generation));
     remote.fill(7).unwrap();
@@ -95,7 +101,7 @@ fn the_next_life_is_not_reached_by_a_path_to_the_one_before() {
 #[test]
 fn a_member_that_has_left_is_kept_by_nobody() {
     let group = LocalGroup::new();
-    let (near, far) = (Node::new(&group), Node::new(&group));
+    let (near, far) = (member(&group), member(&group));
     let (local, remote) = (near.local(LEN), far.offered(LEN));
     let path = near.path_to(&far);
     Move::new(Op::Read, &local, &remote).done(&*path);
@@ -112,7 +118,7 @@ fn a_member_that_has_left_is_kept_by_nobody() {
 #[test]
 fn a_withdrawal_waits_for_pieces_and_not_for_requests() {
     let group = LocalGroup::new();
-    let (near, far) = (Node::new(&group), Node::new(&group));
+    let (near, far) = (member(&group), member(&group));
     let path = near.path_to(&far);
     for mode in [SubmitMode::Background, SubmitMode::CallerRuns] {
         let remote = far.offered(LEN);
@@ -129,7 +135,7 @@ fn a_withdrawal_waits_for_pieces_and_not_for_requests() {
                                 mode,
                                 &Default::default(),
                             );
-                            match log.wait(1).remove(0) {
+                            match outcomes(&log).remove(0) {
                                 te_transport::Outcome::Done(_) => started.store(true, Ordering::Release),
                                 te_transport::Outcome::Failed(failure) => return failure.kind(),
                                 other => panic!("{other:?}"),
@@ -156,7 +162,7 @@ fn a_withdrawal_waits_for_pieces_and_not_for_requests() {
 #[test]
 fn a_member_that_is_cut_off_goes_on_with_its_next_request() {
     let group = LocalGroup::new();
-    let (near, far) = (Node::new(&group), Node::new(&group));
+    let (near, far) = (member(&group), member(&group));
     let (local, remote) = (near.local(LEN), far.offered(LEN));
     let path = near.path_to(&far);
     for _ in 0..3 {
@@ -169,7 +175,7 @@ fn a_member_that_is_cut_off_goes_on_with_its_next_request() {
 #[test]
 fn access_is_checked_before_a_byte_moves() {
     let group = LocalGroup::new();
-    let (near, far) = (Node::new(&group), Node::new(&group));
+    let (near, far) = (member(&group), member(&group));
     let path = near.path_to(&far);
     for (access, op) in [(Access::REMOTE_READ, Op::Write), (Access::REMOTE_WRITE, Op::Read)] {
         let remote = far.register(Memory::allocate(LEN).unwrap(), access);
@@ -184,7 +190,7 @@ fn access_is_checked_before_a_byte_moves() {
 #[test]
 fn what_the_transport_does_not_serve_is_said_at_once() {
     let group = LocalGroup::new();
-    let (near, far) = (Node::new(&group), Node::new(&group));
+    let (near, far) = (member(&group), member(&group));
     let device = Location::Device { kind: DeviceKind::Cuda, index: 0 };
     let reserved =
         far.context.regions.reserve(Memory::allocate(64).unwrap(), Access::REMOTE, device).unwrap();
@@ -206,9 +212,9 @@ fn what_the_transport_does_not_serve_is_said_at_once() {
 fn copies_that_do_not_fit_their_source_are_damaged() {
     let group = LocalGroup::new();
     for (choice, caught) in [("off", false), ("sampled", true), ("always", true)] {
-        let mut config = te_transport_local::LocalConfig::default();
+        let mut config = LocalConfig::default();
         config.set("compare", choice).unwrap();
-        let node = Node::with(&group, config);
+        let node = member_with(&group, config);
         let region = node.offered(8192);
         let pattern: Vec<u8> = (0..8192_u32).map(|at| (at / 7) as u8).collect();
         region.write_at(0, &pattern).unwrap();
@@ -216,23 +222,17 @@ fn copies_that_do_not_fit_their_source_are_damaged() {
         let shifted = |op, to| {
             let remote = region.range().slice(to, 4096).unwrap();
             let other = node.local(4096);
-            let (intact, log) = (Move::new(op, &other, &region), Arc::<node::Log>::default());
+            let (intact, log) = (Move::new(op, &other, &region), Ledger::new(1));
             let slice = te_transport::Slice {
                 op,
                 local: region.hold(0, 4096).unwrap(),
                 remote,
                 generation: Some(region.generation()),
                 attempt: te_transport::AttemptId { request: 1, attempt: 1 },
-                token: te_transport::CompletionToken::new(log.clone(), 0),
+                token: log.token(0),
             };
-            let deadline = Instant::now() + PATIENCE;
-            let submission = te_transport::Submission {
-                slices: vec![slice],
-                deadline,
-                scope: te_transport::CancelScope::new(),
-            };
-            path.submit(submission, SubmitMode::CallerRuns);
-            let outcome = log.wait(1).remove(0);
+            submit(&*path, vec![slice], SubmitMode::CallerRuns, &Default::default());
+            let outcome = outcomes(&log).remove(0);
             // Others are not harmed.
             intact.done(&*path);
             outcome

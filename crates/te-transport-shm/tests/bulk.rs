@@ -5,14 +5,13 @@
 mod node;
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use node::{Log, Node, PATIENCE, bytes};
+use node::{bytes, outcomes, submit};
 use te_memory::{Memory, Region};
 use te_segment::{Access, AddressRange};
+use te_testkit::Ledger;
 use te_transport::{
-    AttemptId, CancelReason, CancelScope, CompletionToken, FailureKind, Op, Outcome, Path, RemoteEffect,
-    Slice, Submission, SubmitMode,
+    AttemptId, CancelReason, CancelScope, FailureKind, Op, Outcome, RemoteEffect, Slice, SubmitMode,
 };
 
 const MIB: u64 = 1 << 20;
@@ -22,7 +21,7 @@ const SLICES: [(u64, u64); 4] =
     [(3, 11 * MIB + 5), (11 * MIB + 9, MIB), (12 * MIB + 9, 1), (12 * MIB + 64, 9 * MIB - 1)];
 const LEN: u64 = 22 * MIB;
 
-fn slice(op: Op, local: &Region, remote: &Region, at: (u64, u64), log: &Arc<Log>, index: u32) -> Slice {
+fn slice(op: Op, local: &Region, remote: &Region, at: (u64, u64), log: &Arc<Ledger>, index: u32) -> Slice {
     let start = remote.range().start() + at.0;
     Slice {
         op,
@@ -30,13 +29,8 @@ fn slice(op: Op, local: &Region, remote: &Region, at: (u64, u64), log: &Arc<Log>
         remote: AddressRange::new(start, at.1).unwrap(),
         generation: Some(remote.generation()),
         attempt: AttemptId { request: 1, attempt: 1 },
-        token: CompletionToken::new(log.clone(), index),
+        token: log.token(index),
     }
-}
-
-fn submit(path: &dyn Path, slices: Vec<Slice>, mode: SubmitMode, scope: &CancelScope) {
-    let submission = Submission { slices, deadline: Instant::now() + PATIENCE, scope: scope.clone() };
-    path.submit(submission, mode);
 }
 
 /// Bytes that differ from place to place.
@@ -54,7 +48,7 @@ fn big() -> usize {
 
 #[test]
 fn every_byte_arrives_and_no_other_changes() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let local = near.local(big());
     for shareable in [true, false] {
         let remote = if shareable {
@@ -68,10 +62,10 @@ fn every_byte_arrives_and_no_other_changes() {
                 let (here, there) = (pattern(LEN, 1), pattern(LEN, 2));
                 write(&local, &here);
                 write(&remote, &there);
-                let log = Arc::<Log>::default();
+                let log = Ledger::new(SLICES.len());
                 let slices = SLICES.iter().zip(0..).map(|(at, i)| slice(op, &local, &remote, *at, &log, i));
                 submit(&*path, slices.collect(), mode, &CancelScope::new());
-                for (outcome, (_, len)) in log.wait(SLICES.len()).iter().zip(SLICES) {
+                for (outcome, (_, len)) in outcomes(&log).iter().zip(SLICES) {
                     assert!(matches!(outcome, Outcome::Done(bytes) if *bytes == len), "{outcome:?}");
                 }
                 let (from, mut to, arrived) = match op {
@@ -92,15 +86,15 @@ fn every_byte_arrives_and_no_other_changes() {
 /// One slice that is wrong fails, and only it.
 #[test]
 fn a_slice_outside_its_buffer_fails_alone() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let (local, remote) = (near.local(big()), far.shared(big()));
     let path = near.path_to(&far);
-    let log = Arc::<Log>::default();
+    let log = Ledger::new(SLICES.len());
     let mut slices: Vec<_> =
         SLICES.iter().zip(0..).map(|(at, i)| slice(Op::Write, &local, &remote, *at, &log, i)).collect();
     slices[1].remote = AddressRange::new(remote.range().end(), SLICES[1].1).unwrap();
     submit(&*path, slices, SubmitMode::CallerRuns, &CancelScope::new());
-    let outcomes = log.wait(SLICES.len());
+    let outcomes = outcomes(&log);
     assert!(matches!(&outcomes[1], Outcome::Failed(failure) if failure.kind() == FailureKind::Rejected));
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_done()).count(), SLICES.len() - 1);
 }
@@ -108,12 +102,12 @@ fn a_slice_outside_its_buffer_fails_alone() {
 /// Cancelled or withdrawn at whatever moment: every slice ends once, and then nothing touches the memory.
 #[test]
 fn large_copies_stop_when_cancelled_or_withdrawn() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     for round in 0..60_u32 {
         let (local, remote) = (near.local(big()), far.shared(big()));
         write(&local, &vec![7; big()]);
         let path = near.path_to(&far);
-        let (log, scope) = (Arc::<Log>::default(), CancelScope::new());
+        let (log, scope) = (Ledger::new(SLICES.len()), CancelScope::new());
         let slices: Vec<_> =
             SLICES.iter().zip(0..).map(|(at, i)| slice(Op::Write, &local, &remote, *at, &log, i)).collect();
         submit(&*path, slices, SubmitMode::Background, &scope);
@@ -126,7 +120,7 @@ fn large_copies_stop_when_cancelled_or_withdrawn() {
             drop(far.withdraw(&remote));
             FailureKind::BufferGone
         };
-        for outcome in log.wait(SLICES.len()) {
+        for outcome in outcomes(&log) {
             match outcome {
                 Outcome::Done(_) => {}
                 Outcome::Failed(failure) => assert_eq!(failure.kind(), expected, "{failure}"),
@@ -148,7 +142,7 @@ fn large_copies_stop_when_cancelled_or_withdrawn() {
 #[test]
 fn a_call_that_ends_inside_a_slice_tells_what_it_may_have_done() {
     const PAGE: u64 = 4096;
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let len = usize::try_from(16 * PAGE).unwrap();
     let (local, remote) = (near.local(len), far.register(Memory::allocate(len).unwrap(), Access::REMOTE));
     let path = near.path_to(&far);
@@ -161,11 +155,11 @@ fn a_call_that_ends_inside_a_slice_tells_what_it_may_have_done() {
         assert_eq!(outcome, 0);
     };
     protect(libc::PROT_NONE);
-    let log = Arc::<Log>::default();
+    let log = Ledger::new(SLICES.len());
     let slices =
         (0..4_u32).map(|i| slice(Op::Write, &local, &remote, (u64::from(i) * 4 * PAGE, 4 * PAGE), &log, i));
     submit(&*path, slices.collect(), SubmitMode::CallerRuns, &CancelScope::new());
-    let outcomes = log.wait(4);
+    let outcomes = outcomes(&log);
     protect(libc::PROT_READ | libc::PROT_WRITE);
     for (index, outcome) in outcomes.iter().enumerate() {
         match outcome {

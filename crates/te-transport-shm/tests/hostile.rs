@@ -28,7 +28,7 @@ fn impatient() -> Node {
     config.set("silent_timeout", "200ms").unwrap();
     config.set("max_connections", "4").unwrap();
     config.set("withdraw_timeout", "50ms").unwrap();
-    Node::with(config)
+    node::with(config)
 }
 
 fn dial(node: &Node) -> OwnedFd {
@@ -115,7 +115,7 @@ fn a_target_refuses_other_lives_and_versions() {
 /// SEC-06: strangers that say nothing are closed, and keep nobody else out for longer.
 #[test]
 fn silent_strangers_are_closed() {
-    let (near, far) = (Node::new(), impatient());
+    let (near, far) = (node::new(), impatient());
     let (local, remote) = (near.local(LEN), far.shared(LEN));
     let silent: Vec<_> = (0..8).map(|_| dial(&far)).collect();
     assert!(silent.iter().all(is_closed));
@@ -142,7 +142,7 @@ fn a_wrong_proof_ends_the_greeting() {
 /// Anything but the right frame, and files where none belong, end the connection and nothing else.
 #[test]
 fn broken_frames_end_their_connection() {
-    let (near, far) = (Node::new(), impatient());
+    let (near, far) = (node::new(), impatient());
     let (local, remote) = (near.local(LEN), far.shared(LEN));
     let file = || rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC).unwrap();
     let long = vec![3; MAX_FRAME + 1];
@@ -231,7 +231,7 @@ fn breaking_the_protocol_does_not_let_go_of_memory() {
 fn more_buffers_than_allowed_are_denied() {
     let mut config = ShmConfig::default();
     config.set("max_buffers", "2").unwrap();
-    let (near, far) = (Node::new(), Node::with(config));
+    let (near, far) = (node::new(), node::with(config));
     let (local, path) = (near.local(LEN), near.path_to(&far));
     let remotes = [far.shared(LEN), far.shared(LEN), far.shared(LEN)];
     Move::new(Op::Read, &local, &remotes[0]).done(&*path);
@@ -280,7 +280,7 @@ fn file(len: u64, seals: SealFlags) -> OwnedFd {
 /// What a target may pass as its control page; none of it is believed.
 #[test]
 fn control_pages_that_are_none_are_refused() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let (local, remote) = (near.local(LEN), far.shared(LEN));
     let sealed = SealFlags::SHRINK | SealFlags::GROW;
     let cases = [
@@ -310,7 +310,7 @@ fn control_pages_that_are_none_are_refused() {
 /// SEG-02: a target that greets well, and then passes a file that would raise a signal at the first touch.
 #[test]
 fn files_that_can_shrink_are_never_mapped() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let (local, remote) = (near.local(LEN), far.shared(LEN));
     local.fill(8).unwrap();
     for (file, cause) in [
@@ -369,7 +369,7 @@ proptest! {
             send(&socket, packet, &[]);
         }
         drop(socket);
-        let near = Node::new();
+        let near = node::new();
         let local = near.local(64);
         Move::new(Op::Read, &local, &remote).done(&*near.path_to(&far));
         until("the stranger is gone", || far.transport.accepted_connections() <= 1);

@@ -4,9 +4,10 @@
 #[path = "common/node.rs"]
 mod node;
 
-use node::{Move, Node, bytes, until};
+use node::{Move, bytes, outcomes, submit, until};
 use te_memory::{Memory, Sharing};
 use te_segment::{Access, Incarnation};
+use te_testkit::Ledger;
 use te_transport::{FailureKind, Op, SubmitMode, Transport};
 
 const LEN: usize = 300_000;
@@ -14,7 +15,7 @@ const LEN: usize = 300_000;
 /// SEG-01: a range that is registered again, with other bytes, is another buffer.
 #[test]
 fn a_handle_of_an_earlier_registration_finds_the_buffer_gone() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let path = near.path_to(&far);
     let local = near.local(LEN);
     for shareable in [true, false] {
@@ -49,7 +50,7 @@ fn a_handle_of_an_earlier_registration_finds_the_buffer_gone() {
 /// SEG-01
 #[test]
 fn another_life_at_the_same_socket_is_stale() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let (local, remote) = (near.local(LEN), far.shared(LEN));
     remote.fill(7).unwrap();
     let path = near.transport.path(&far.published_as(Incarnation::from_bits(5))).unwrap();
@@ -61,7 +62,7 @@ fn another_life_at_the_same_socket_is_stale() {
 /// SEG-02: however many threads use a buffer, it is mapped once, and not any more when it is withdrawn.
 #[test]
 fn many_threads_share_one_mapping() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let remote = far.shared(LEN);
     remote.fill(3).unwrap();
     let path = near.path_to(&far);
@@ -73,7 +74,7 @@ fn many_threads_share_one_mapping() {
                 let mode = if number % 2 == 0 { SubmitMode::Background } else { SubmitMode::CallerRuns };
                 for _ in 0..4 {
                     let log = Move::new(Op::Read, local, remote).begin(&**path, mode, &Default::default());
-                    assert!(log.wait(1)[0].is_done());
+                    assert!(outcomes(&log)[0].is_done());
                 }
                 assert_eq!(bytes(local), vec![3; LEN]);
             });
@@ -93,7 +94,7 @@ fn many_threads_share_one_mapping() {
 /// A peer that is cut off can connect anew, and the buffers are attached again.
 #[test]
 fn a_fenced_peer_connects_anew() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let (local, remote) = (near.local(LEN), far.shared(LEN));
     let path = near.path_to(&far);
     for round in 1..4 {
@@ -109,7 +110,7 @@ fn a_fenced_peer_connects_anew() {
 /// What must not be written is not mapped to write, and what cannot be mapped so is reached by the kernel.
 #[test]
 fn memory_is_mapped_only_with_its_access() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let local = near.local(LEN);
     let path = near.path_to(&far);
     let memory = |sharing| Memory::allocate_shareable(LEN, sharing).unwrap();
@@ -134,7 +135,7 @@ fn memory_is_mapped_only_with_its_access() {
 /// Locality is proven by an exchange: a socket that nobody listens at proves nothing.
 #[test]
 fn nothing_is_proven_of_a_peer_that_is_not_there() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let published = far.published();
     let soon = || std::time::Instant::now() + node::PATIENCE;
     assert!(!near.transport.has_proven(&published));
@@ -143,7 +144,7 @@ fn nothing_is_proven_of_a_peer_that_is_not_there() {
     let reason = near.transport.assess(&published).reason().to_owned();
     assert_eq!(reason, format!("process {} of this host, proven", std::process::id()));
 
-    let gone = Node::new();
+    let gone = node::new();
     let published = gone.published();
     gone.shutdown();
     drop(gone);
@@ -157,7 +158,7 @@ fn nothing_is_proven_of_a_peer_that_is_not_there() {
 /// SEL-08: what is larger than the transport says it takes is refused before a byte moves.
 #[test]
 fn slices_have_a_largest_size() {
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let largest = usize::try_from(near.transport.capabilities().max_slice).unwrap();
     // Address space only: nothing of it is touched.
     let memory = |len| Memory::from_mmap(memmap2::MmapMut::map_anon(len).unwrap());
@@ -170,7 +171,7 @@ fn slices_have_a_largest_size() {
 /// SEL-08: not a failure, so that others may serve it.
 #[test]
 fn device_memory_is_not_ours() {
-    let node = Node::new();
+    let node = node::new();
     let location = te_segment::Location::Device { kind: te_segment::DeviceKind::Cuda, index: 0 };
     let memory = Memory::allocate(4096).unwrap();
     let reserved = node.context.regions.reserve(memory, Access::REMOTE, location).unwrap();
@@ -188,7 +189,7 @@ fn copies_that_do_not_fit_their_source_are_damaged() {
         for shareable in [true, false] {
             let mut config = te_transport_shm::ShmConfig::default();
             config.set("compare", choice).unwrap();
-            let node = Node::with(config);
+            let node = node::with(config);
             let memory = |len| match shareable {
                 true => Memory::allocate_shareable(len, Sharing::ReadWrite).unwrap(),
                 false => Memory::allocate(len).unwrap(),
@@ -197,20 +198,17 @@ fn copies_that_do_not_fit_their_source_are_damaged() {
             let pattern: Vec<u8> = (0..LEN).map(|at| (at / 7) as u8).collect();
             region.write_at(0, &pattern).unwrap();
             let path = node.path_to(&node);
-            let log = std::sync::Arc::<node::Log>::default();
+            let log = Ledger::new(1);
             let slice = te_transport::Slice {
                 op: Op::Write,
                 local: region.hold(HALF, 2 * HALF).unwrap(),
                 remote: region.range().slice(0, 2 * HALF).unwrap(),
                 generation: Some(region.generation()),
                 attempt: te_transport::AttemptId { request: 1, attempt: 1 },
-                token: te_transport::CompletionToken::new(log.clone(), 0),
+                token: log.token(0),
             };
-            let deadline = std::time::Instant::now() + node::PATIENCE;
-            let scope = te_transport::CancelScope::new();
-            let submission = te_transport::Submission { slices: vec![slice], deadline, scope };
-            path.submit(submission, SubmitMode::Background);
-            let outcome = log.wait(1).remove(0);
+            submit(&*path, vec![slice], SubmitMode::Background, &Default::default());
+            let outcome = outcomes(&log).remove(0);
             let damaged = matches!(&outcome, te_transport::Outcome::Failed(failure)
                 if failure.kind() == FailureKind::Damaged);
             assert_eq!((damaged, outcome.is_done()), (caught, !caught), "{choice} {shareable}: {outcome:?}");

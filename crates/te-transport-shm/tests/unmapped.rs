@@ -4,7 +4,7 @@
 #[path = "common/node.rs"]
 mod node;
 
-use node::{Move, Node, until};
+use node::{Move, until};
 use te_transport::Op;
 
 const LEN: usize = 300_000;
@@ -19,7 +19,7 @@ fn maps() -> Vec<String> {
 #[test]
 fn a_shutdown_unmaps_everything() {
     assert_eq!(maps(), Vec::<String>::new());
-    let (near, far) = (Node::new(), Node::new());
+    let (near, far) = (node::new(), node::new());
     let (local, remotes) = (near.local(LEN), [far.shared(LEN), far.shared(LEN)]);
     let path = near.path_to(&far);
     let own = maps().len();

@@ -6,49 +6,19 @@ use std::time::{Duration, Instant};
 
 use te_memory::RegionTable;
 use te_segment::{
-    Access, BufferDescriptor, CompatProtocol, EncodeOptions, Endpoint, Host, Identity, Incarnation, Location,
+    Access, BufferDescriptor, CompatProtocol, EncodeOptions, Identity, Incarnation, Location,
     SegmentDescriptor, SegmentName, TransportKind,
 };
-use te_transport::{
-    AdmitAll, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, Context, Install, PortRange,
-    Registration, Transport,
-};
+use te_transport::{Context, Install, Registration, Transport};
 
 use super::{CopyTransport, Fabric};
 use crate::AreaDraft;
-
-struct NoBootstrap;
-
-impl Bootstrap for NoBootstrap {
-    fn exchange<'a>(
-        &'a self,
-        peer: &'a Endpoint,
-        _protocol: &'a str,
-        _device_path: &'a str,
-        _message: Vec<u8>,
-        _deadline: Instant,
-    ) -> BoxFuture<'a, Result<Vec<u8>, BootstrapError>> {
-        let error = BootstrapError { peer: peer.clone(), cause: "none".to_owned(), retryable: false };
-        Box::pin(async { Err(error) })
-    }
-
-    fn handle(&self, _protocol: &str, _handler: Arc<dyn BootstrapHandler>) -> bool {
-        true
-    }
-}
+use crate::node::context;
 
 fn install(fabric: &Fabric, kind: TransportKind) -> (Arc<dyn Transport>, RegionTable) {
     let regions = RegionTable::new(4);
-    let loopback: Host = "127.0.0.1".parse().unwrap();
-    let context = Context {
-        incarnation: Incarnation::from_bits(1),
-        regions: regions.clone(),
-        bind: loopback.clone(),
-        advertise: loopback,
-        ports: PortRange::default(),
-        bootstrap: Arc::new(NoBootstrap),
-        admission: Arc::new(AdmitAll),
-    };
+    let incarnation = Incarnation::from_bits(1);
+    let context = Context { incarnation, regions: regions.clone(), ..context("127.0.0.1") };
     (Box::new(CopyTransport::new(fabric, kind)).install(&context).unwrap(), regions)
 }
 

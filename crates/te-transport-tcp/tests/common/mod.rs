@@ -6,55 +6,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use te_memory::{Hold, Memory, Region, RegionTable};
+use te_memory::{Hold, Memory, Region};
 use te_segment::{
-    Access, AddressRange, Endpoint, Generation, Host, Identity, Incarnation, Location, SegmentDescriptor,
-    SegmentName, TcpFraming, TcpService, TransportKind,
+    Access, AddressRange, Generation, Identity, Incarnation, Location, SegmentDescriptor, SegmentName,
+    TcpFraming, TcpService, TransportKind,
 };
 use te_transport::{
-    Admission, AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope,
-    CompletionSink, CompletionToken, Context, Op, Outcome, Path, PortRange, Slice, Submission, SubmitMode,
-    Transport,
+    Admission, AdmitAll, AttemptId, CancelScope, CompletionSink, CompletionToken, Context, Op, Outcome, Path,
+    PortRange, Slice, Submission, SubmitMode, Transport,
 };
 use te_transport_tcp::{Tcp, TcpConfig, TcpTransport};
 
 /// Of every request that does not care.
 pub const ATTEMPT: AttemptId = AttemptId { request: 1, attempt: 1 };
 
-/// A control plane that is not there.
-struct NoBootstrap;
-
-impl Bootstrap for NoBootstrap {
-    fn exchange<'a>(
-        &'a self,
-        peer: &'a Endpoint,
-        _protocol: &'a str,
-        _device_path: &'a str,
-        _message: Vec<u8>,
-        _deadline: Instant,
-    ) -> BoxFuture<'a, Result<Vec<u8>, BootstrapError>> {
-        let error = BootstrapError { peer: peer.clone(), cause: "none here".to_owned(), retryable: false };
-        Box::pin(async move { Err(error) })
-    }
-
-    fn handle(&self, _protocol: &str, _handler: Arc<dyn BootstrapHandler>) -> bool {
-        true
-    }
-}
-
 /// What the engine would hand to a transport, bound to `host`.
 pub fn context(host: &str, life: u128) -> Context {
-    let host: Host = host.parse().unwrap();
-    Context {
-        incarnation: Incarnation::from_bits(life),
-        regions: RegionTable::default(),
-        bind: host.clone(),
-        advertise: host,
-        // Other tests look for free ports in the same range at the same time, which is fine.
-        ports: PortRange { min: 18_000, max: 21_000 },
-        bootstrap: Arc::new(NoBootstrap),
-        admission: Arc::new(AdmitAll),
-    }
+    // Other tests look for free ports in the same range at the same time, which is fine.
+    let ports = PortRange { min: 18_000, max: 21_000 };
+    Context { incarnation: Incarnation::from_bits(life), ports, ..te_testkit::node::context(host) }
 }
 
 /// A number no other node of this process has.

@@ -1,29 +1,32 @@
-//! A node for tests and examples: a region table, a transport and a descriptor, without an engine.
-#![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
+//! One backend without an engine: a region table, a transport and a descriptor, for tests of the backend itself.
+//!
+//! Unlike the cases, this panics when something is wrong: it is part of a test.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-use te_memory::{Memory, Region, RegionTable};
+use te_memory::{Memory, Region, RegionTable, Sharing};
 use te_segment::{
     Access, AddressRange, BufferDescriptor, Endpoint, Generation, Host, Identity, Incarnation, Location,
-    SegmentDescriptor, SegmentName, TransportKind,
+    SegmentDescriptor, SegmentName,
 };
 use te_transport::{
-    AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, CompletionSink,
-    CompletionToken, Context, FailureKind, Op, Outcome, Path, PortRange, Registration, Slice, Submission,
-    SubmitMode, Transport,
+    AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, Context,
+    FailureKind, InstallError, Op, Outcome, Path, PortRange, Registration, Slice, Submission, SubmitMode,
+    Transport,
 };
-use te_transport_local::{Local, LocalConfig, LocalGroup, LocalTransport};
+
+use crate::Ledger;
 
 /// Far more than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A control plane that is not there.
-struct NoBootstrap;
+/// A control plane that reaches nobody.
+#[derive(Clone, Copy, Debug)]
+pub struct NoBootstrap;
 
 impl Bootstrap for NoBootstrap {
     fn exchange<'a>(
@@ -43,29 +46,34 @@ impl Bootstrap for NoBootstrap {
     }
 }
 
-/// One engine's share of the tests.
-pub struct Node {
-    pub context: Context,
-    pub transport: Arc<LocalTransport>,
+/// What an engine of its own life would hand to a transport, bound to `host`, without a control plane.
+#[must_use]
+pub fn context(host: &str) -> Context {
+    let host: Host = host.parse().unwrap();
+    Context {
+        incarnation: Incarnation::from_bits(rand::random()),
+        regions: RegionTable::default(),
+        bind: host.clone(),
+        advertise: host,
+        ports: PortRange::default(),
+        bootstrap: Arc::new(NoBootstrap),
+        admission: Arc::new(AdmitAll),
+    }
 }
 
-impl Node {
-    pub fn new(group: &LocalGroup) -> Self {
-        Self::with(group, LocalConfig::default())
-    }
+/// One engine's share of a test.
+pub struct Node<T> {
+    /// What the transport was given.
+    pub context: Context,
+    /// The transport.
+    pub transport: Arc<T>,
+}
 
-    pub fn with(group: &LocalGroup, config: LocalConfig) -> Self {
-        let host: Host = "127.0.0.1".parse().unwrap();
-        let context = Context {
-            incarnation: Incarnation::from_bits(rand::random()),
-            regions: RegionTable::default(),
-            bind: host.clone(),
-            advertise: host,
-            ports: PortRange::default(),
-            bootstrap: Arc::new(NoBootstrap),
-            admission: Arc::new(AdmitAll),
-        };
-        let transport = Local::new(group, config).start(&context).unwrap();
+impl<T: Transport> Node<T> {
+    /// Starts a transport on loopback.
+    pub fn start(start: impl FnOnce(&Context) -> Result<Arc<T>, InstallError>) -> Self {
+        let context = context("127.0.0.1");
+        let transport = start(&context).unwrap();
         Self { context, transport }
     }
 
@@ -77,14 +85,19 @@ impl Node {
         reservation.commit()
     }
 
-    /// Registers `len` bytes that peers may read and write.
+    /// Registers `len` bytes for own use.
+    pub fn local(&self, len: usize) -> Region {
+        self.register(Memory::allocate(len).unwrap(), Access::LOCAL)
+    }
+
+    /// Registers `len` bytes that peers may read and write, and cannot map.
     pub fn offered(&self, len: usize) -> Region {
         self.register(Memory::allocate(len).unwrap(), Access::REMOTE)
     }
 
-    /// Registers `len` bytes for own use.
-    pub fn local(&self, len: usize) -> Region {
-        self.register(Memory::allocate(len).unwrap(), Access::LOCAL)
+    /// Registers `len` bytes that peers may read and write, and can map.
+    pub fn shared(&self, len: usize) -> Region {
+        self.register(Memory::allocate_shareable(len, Sharing::ReadWrite).unwrap(), Access::REMOTE)
     }
 
     /// Takes a region back as an engine does.
@@ -100,7 +113,7 @@ impl Node {
         self.published_as(self.context.incarnation)
     }
 
-    /// As another life would.
+    /// As another life at the same place would be published.
     pub fn published_as(&self, incarnation: Incarnation) -> Arc<SegmentDescriptor> {
         let name = SegmentName::new("peer").unwrap();
         let builder = SegmentDescriptor::builder(name).identity(Identity::Te { incarnation, control: None });
@@ -109,86 +122,82 @@ impl Node {
             let Registration::Registered(via) = self.transport.register(region).unwrap() else {
                 panic!("not registered")
             };
-            let via = BTreeMap::from([(TransportKind::LOCAL, via)]);
+            let via = BTreeMap::from([(self.transport.kind(), via)]);
             let generation = Some(region.generation());
             BufferDescriptor::new(region.range(), Location::Any, region.access(), generation, via).unwrap()
         });
         Arc::new(self.transport.advertise(builder).buffers(buffers).build().unwrap())
     }
 
+    /// A path to what a peer publishes now.
     pub fn path_to(&self, peer: &Self) -> Arc<dyn Path> {
         self.transport.path(&peer.published()).unwrap()
     }
 
+    /// Shuts the transport down, all of it.
     pub fn shutdown(&self) {
         self.transport.shutdown(Instant::now() + PATIENCE).unwrap();
     }
 }
 
-/// Collects outcomes.
-#[derive(Default)]
-pub struct Log {
-    outcomes: Mutex<Vec<(u32, Outcome)>>,
-    more: Condvar,
+/// The outcomes of all slices of a ledger.
+#[must_use]
+pub fn outcomes(ledger: &Ledger) -> Vec<Outcome> {
+    ledger.wait(Instant::now() + PATIENCE).unwrap();
+    ledger.outcomes()
 }
 
-impl CompletionSink for Log {
-    fn complete(&self, index: u32, outcome: Outcome) {
-        self.outcomes.lock().push((index, outcome));
-        self.more.notify_all();
-    }
-}
-
-impl Log {
-    /// Waits for `count` outcomes and returns them by index.
-    pub fn wait(&self, count: usize) -> Vec<Outcome> {
-        let end = Instant::now() + PATIENCE;
-        let mut outcomes = self.outcomes.lock();
-        while outcomes.len() < count {
-            let late = self.more.wait_until(&mut outcomes, end).timed_out();
-            assert!(!late || outcomes.len() >= count, "{} of {count} outcomes", outcomes.len());
-        }
-        let mut all: Vec<_> = outcomes.clone();
-        all.sort_by_key(|(index, _)| *index);
-        all.into_iter().map(|(_, outcome)| outcome).collect()
-    }
+/// Submits slices with enough time.
+pub fn submit(path: &dyn Path, slices: Vec<Slice>, mode: SubmitMode, scope: &CancelScope) {
+    let deadline = Instant::now() + PATIENCE;
+    path.submit(Submission { slices, deadline, scope: scope.clone() }, mode);
 }
 
 /// What to move: all of a local region, to or from the same length at the peer's range.
 #[derive(Clone)]
 pub struct Move<'a> {
+    /// Which way.
     pub op: Op,
+    /// The memory here.
     pub local: &'a Region,
+    /// The addresses there.
     pub remote: AddressRange,
+    /// The registration there.
     pub generation: Generation,
 }
 
 impl<'a> Move<'a> {
+    /// To or from the front of `remote`.
+    #[must_use]
     pub fn new(op: Op, local: &'a Region, remote: &Region) -> Self {
         let range = remote.range().slice(0, local.range().len()).unwrap();
         Self { op, local, remote: range, generation: remote.generation() }
     }
 
-    pub fn begin(&self, path: &dyn Path, mode: SubmitMode, scope: &CancelScope) -> Arc<Log> {
-        let log = Arc::<Log>::default();
+    /// Submits it as slice 0 of a ledger.
+    #[must_use]
+    pub fn begin(&self, path: &dyn Path, mode: SubmitMode, scope: &CancelScope) -> Arc<Ledger> {
+        let ledger = Ledger::new(1);
         let slice = Slice {
             op: self.op,
             local: self.local.hold(0, self.local.range().len()).unwrap(),
             remote: self.remote,
             generation: Some(self.generation),
             attempt: AttemptId { request: 1, attempt: 1 },
-            token: CompletionToken::new(log.clone(), 0),
+            token: ledger.token(0),
         };
-        let deadline = Instant::now() + PATIENCE;
-        path.submit(Submission { slices: vec![slice], deadline, scope: scope.clone() }, mode);
-        log
+        submit(path, vec![slice], mode, scope);
+        ledger
     }
 
+    /// Runs it.
+    #[must_use]
     pub fn run(&self, path: &dyn Path) -> Outcome {
-        self.begin(path, SubmitMode::Background, &CancelScope::new()).wait(1).remove(0)
+        outcomes(&self.begin(path, SubmitMode::Background, &CancelScope::new())).remove(0)
     }
 
     /// Runs it and says how it failed.
+    #[must_use]
     pub fn fails(&self, path: &dyn Path) -> (FailureKind, String) {
         match self.run(path) {
             Outcome::Failed(failure) => (failure.kind(), failure.to_string()),
@@ -204,8 +213,18 @@ impl<'a> Move<'a> {
 }
 
 /// All bytes of a region.
+#[must_use]
 pub fn bytes(region: &Region) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(region.range().len()).unwrap()];
     region.read_at(0, &mut bytes).unwrap();
     bytes
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use te_transport::Slice;
+use te_transport::{FailureKind, Slice};
 
 use super::line::Attached;
 use super::peer::Peer;
@@ -27,6 +27,8 @@ pub(crate) struct Bulk {
     /// The first that nobody has taken.
     next: AtomicUsize,
     group: Arc<Group>,
+    /// Whoever submitted it works too, so that it is done if nobody helps.
+    attended: bool,
 }
 
 struct Part {
@@ -44,7 +46,7 @@ struct Part {
 }
 
 impl Bulk {
-    pub(super) fn new(ready: Vec<(Slice, Arc<Attached>)>, group: Arc<Group>) -> Self {
+    pub(super) fn new(ready: Vec<(Slice, Arc<Attached>)>, group: Arc<Group>, attended: bool) -> Self {
         let mut pieces = 0;
         let part = |(slice, attached): (Slice, Arc<Attached>)| {
             let first = pieces;
@@ -63,11 +65,22 @@ impl Bulk {
             }
         };
         let parts = ready.into_iter().map(part).collect();
-        Self { parts, pieces, next: AtomicUsize::new(0), group }
+        Self { parts, pieces, next: AtomicUsize::new(0), group, attended }
     }
 
     pub(super) fn group(&self) -> &Group {
         &self.group
+    }
+
+    /// Nobody helps. What nobody attends fails, as far as it has not been taken.
+    pub(super) fn unhelped(&self, peer: &Peer, kind: FailureKind, cause: &'static str) {
+        if self.attended {
+            return;
+        }
+        for part in &self.parts {
+            part.stop_with(transfer::stop(kind, cause, false));
+        }
+        self.work(peer, &mut || {});
     }
 
     /// Copies pieces until there is none that nobody has taken. The last piece of a slice to end, here or elsewhere, resolves
@@ -104,10 +117,15 @@ impl Part {
                     // Another stop may be the one that is told.
                     self.begun.store(true, Ordering::Release);
                 }
-                self.stop.lock().get_or_insert(stop);
-                self.failed.store(true, Ordering::Release);
+                self.stop_with(stop);
             }
         }
+    }
+
+    /// Begins no more of its pieces. The first reason is the one that is told.
+    fn stop_with(&self, stop: Stop) {
+        self.stop.lock().get_or_insert(stop);
+        self.failed.store(true, Ordering::Release);
     }
 
     fn resolve(&self, peer: &Peer) {
@@ -125,7 +143,12 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
+    use te_testkit::node::{Move, Node, bytes, outcomes};
+    use te_transport::{CancelScope, Comparing, Op, Outcome, RemoteEffect, SubmitMode, Threads};
+
+    use super::super::{Common, Peers};
     use super::*;
+    use crate::{Shm, ShmConfig};
 
     #[test]
     fn small_submissions_are_worth_one_thread_and_large_ones_all_cores() {
@@ -134,5 +157,36 @@ mod tests {
         assert_eq!(threads(2 * WORTHWHILE, 8), 2);
         assert_eq!(threads(1 << 40, 8), 8);
         assert_eq!(threads(1 << 40, 1), 1);
+    }
+    /// What is submitted in the background must not become work of whoever submits it.
+    #[test]
+    fn without_threads_only_a_caller_copies() {
+        let node = || Node::start(|context| Shm::new(ShmConfig::default()).start(context));
+        let (near, far) = (node(), node());
+        let peers = Peers::new(Common {
+            incarnation: near.context.incarnation,
+            config: Arc::default(),
+            comparing: Comparing::default(),
+            counters: Arc::default(),
+            threads: Arc::new(Threads::new("te-shm")),
+            closing: AtomicBool::new(false),
+            cores: 4,
+        });
+        let len = 4 * usize::try_from(WORTHWHILE).unwrap();
+        let (local, remote) = (near.local(len), far.shared(len));
+        let path = peers.path(&far.published()).unwrap();
+        // The buffer is attached from here on.
+        Move::new(Op::Read, &local, &remote).done(&path);
+        path.peer.pool().close();
+        local.fill(7).unwrap();
+        let write = Move::new(Op::Write, &local, &remote);
+        let Outcome::Failed(failure) = write.run(&path) else { panic!("no thread could copy") };
+        assert!(failure.cause().contains("no thread can be had"), "{failure}");
+        assert_eq!(failure.effect(), RemoteEffect::None);
+        assert!(bytes(&remote).iter().all(|byte| *byte == 0));
+        let called = write.begin(&path, SubmitMode::CallerRuns, &CancelScope::new());
+        assert!(outcomes(&called)[0].is_done());
+        assert!(bytes(&remote).iter().all(|byte| *byte == 7));
+        peers.close();
     }
 }

@@ -241,7 +241,7 @@ impl Peer {
             let job = |(slice, attached)| Work::Slice(Job { slice, attached, group: group.clone() });
             return self.push(ready.into_iter().map(job).collect());
         }
-        let bulk = Arc::new(Bulk::new(ready, group));
+        let bulk = Arc::new(Bulk::new(ready, group, caller.is_some()));
         let helpers = threads - usize::from(caller.is_some());
         self.push((0..helpers).map(|_| Work::Help(bulk.clone())).collect());
         if caller.is_some() {
@@ -277,8 +277,7 @@ impl Peer {
             };
             match work {
                 Work::Slice(job) => self.fail(job.slice, kind, cause, false),
-                // Whoever called does it then, or finds out that its time is over.
-                Work::Help(bulk) => bulk.work(self, &mut || {}),
+                Work::Help(bulk) => bulk.unhelped(self, kind, cause),
             }
         }
     }

@@ -238,8 +238,8 @@ pub fn first_psn(random: u32) -> u32 {
     random & 0x00ff_ffff
 }
 
-/// What two offers come to. The terms of `ours` are those of the port: its MTU, and the READs it answers. `descriptor` is the peer's address as its descriptor states it, for peers whose handshake has
-/// none.
+/// What two offers come to. The terms of `ours` are those of the port: its MTU, and the READs it answers. `descriptor` is
+/// the peer's address as its descriptor states it, for peers whose handshake has none.
 ///
 /// Where both sides have stated terms, the smaller MTU and depth of each count, so that both sides set the same. A
 /// reference engine states none: it sets its own MTU, at most the configured one, and so do we.

@@ -17,8 +17,10 @@
 //! for task in registration.tasks() {
 //!     registration.done(task, Ok(Went::Registered(keys)));
 //! }
-//! let Some(Outcome::Registered(chunks)) = registration.outcome() else { unreachable!() };
-//! assert_eq!(chunks.len(), 2);
+//! match registration.outcome() {
+//!     Some(Outcome::Registered(chunks)) => assert_eq!(chunks.len(), 2),
+//!     other => return Err(format!("not registered: {other:?}").into()),
+//! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

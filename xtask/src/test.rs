@@ -2,6 +2,7 @@
 //!
 //! A failed stage does not stop the others: one run shows all that is wrong. Each stage can be run by itself.
 
+mod disk;
 pub(crate) mod summary;
 
 use std::time::{Duration, Instant};
@@ -50,6 +51,7 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
         return Err(format!("no stage `{stranger}`; there are {}", names.join(", ")).into());
     }
     let workspace = Workspace::load()?;
+    println!("{} are free at {}", disk::shown(disk::free(&workspace.target)?), workspace.target.display());
     let mut rows = Vec::new();
     for stage in STAGES {
         let wanted = only.as_ref().is_none_or(|only| only.iter().any(|s| s == stage.name));
@@ -72,7 +74,7 @@ struct Row {
 fn run(stage: &Stage, workspace: &Workspace) -> Row {
     println!("\n==== {}", stage.name);
     let begun = Instant::now();
-    let mut outcome = (stage.run)(workspace).unwrap_or_else(|error| {
+    let mut outcome = begin(stage, workspace).unwrap_or_else(|error| {
         let mut outcome = Outcome::default();
         outcome.fail(error.to_string());
         outcome
@@ -84,6 +86,12 @@ fn run(stage: &Stage, workspace: &Workspace) -> Row {
     let word = if outcome.is_green() { "ok" } else { "FAILED" };
     println!("==== {}: {word} after {:.1} s", stage.name, time.as_secs_f64());
     Row { stage: stage.name, result: Some(outcome), time }
+}
+
+/// The stage itself, if there is room on the disk for what it builds.
+fn begin(stage: &Stage, workspace: &Workspace) -> Result<Outcome> {
+    disk::suffices(disk::free(&workspace.target)?, &workspace.target)?;
+    (stage.run)(workspace)
 }
 
 /// Prints the table, the failures and the closing line.

@@ -12,7 +12,7 @@ const NEEDED: u64 = 2 * GIB;
 
 /// What is free where `path` is, or will be, in bytes.
 pub(crate) fn free(path: &Path) -> Result<u64> {
-    let path = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
+    let path = path.ancestors().find(|path| path.exists()).unwrap_or_else(|| Path::new("."));
     parse(&Cmd::new("df").args(["-Pk"]).arg(path).read()?)
 }
 

@@ -30,7 +30,9 @@ impl BootstrapTable {
 
     /// The reply to a connection request. Without `te_protocol` it is the empty handshake object, which is what a
     /// reference engine without RDMA answers (captured).
-    pub(crate) fn answer(&self, request: &ConnectionBody) -> ConnectionBody {
+    ///
+    /// Whoever calls bounds the wait for a handler: the listener does, with the limit of a control request.
+    pub(crate) async fn answer(&self, request: &ConnectionBody) -> ConnectionBody {
         let Some(protocol) = request.extra.get(PROTOCOL).and_then(|value| value.as_str()) else {
             return ConnectionBody::default();
         };
@@ -43,7 +45,7 @@ impl BootstrapTable {
         let Some(message) = from_hex(&request.payload) else {
             return ConnectionBody::refusal("payload is not hexadecimal");
         };
-        match handler.answer(&from, &request.peer_nic_path, &message) {
+        match handler.answer(&from, &request.peer_nic_path, &message).await {
             Some(answer) => ConnectionBody { payload: to_hex(&answer), ..ConnectionBody::default() },
             None => ConnectionBody::refusal(format!("{protocol} refused the message")),
         }

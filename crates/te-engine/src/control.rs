@@ -33,17 +33,19 @@ struct ConnectionHandler {
 
 impl RpcHandler for ConnectionHandler {
     fn handle(&self, call: Call) -> BoxFuture<'_, Reply> {
-        let reply = match ConnectionBody::decode(&call.body) {
-            Ok(body) if body.is_control_channel() => Reply::Body(
-                ConnectionBody::refusal("no control channel over queue pairs; use notify frames").encode(),
-            ),
-            Ok(body) => Reply::Body(self.bootstrap.answer(&body).encode()),
-            Err(error) => {
-                tracing::debug!(target: "te::engine", peer = %call.peer, %error, "unusable connection request");
-                Reply::Close
+        Box::pin(async move {
+            match ConnectionBody::decode(&call.body) {
+                Ok(body) if body.is_control_channel() => Reply::Body(
+                    ConnectionBody::refusal("no control channel over queue pairs; use notify frames")
+                        .encode(),
+                ),
+                Ok(body) => Reply::Body(self.bootstrap.answer(&body).await.encode()),
+                Err(error) => {
+                    tracing::debug!(target: "te::engine", peer = %call.peer, %error, "unusable connection request");
+                    Reply::Close
+                }
             }
-        };
-        Box::pin(std::future::ready(reply))
+        })
     }
 }
 

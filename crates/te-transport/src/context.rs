@@ -60,10 +60,20 @@ pub struct BootstrapError {
     pub retryable: bool,
 }
 
-/// Answers set-up messages of peers for one protocol.
+/// Answers set-up messages of peers for one protocol, any number at the same time.
+///
+/// Answers are awaited on the engine's control runtime, which serves all peers: what takes a while belongs on a thread of
+/// the transport. The future is dropped, at any of its await points, when the request runs out of time or the engine
+/// ends; the peer then gets no answer. It must not wait for an exchange with another peer: rings of engines that do so
+/// can wait for each other.
 pub trait BootstrapHandler: Send + Sync {
     /// Answers one message; `None` refuses it.
-    fn answer(&self, from: &Endpoint, device_path: &str, message: &[u8]) -> Option<Vec<u8>>;
+    fn answer<'a>(
+        &'a self,
+        from: &'a Endpoint,
+        device_path: &'a str,
+        message: &'a [u8],
+    ) -> BoxFuture<'a, Option<Vec<u8>>>;
 }
 
 /// The only way a transport reaches peers for set-up: one message, one answer, over the engine's listener.

@@ -317,6 +317,7 @@ impl Bootstrap for Desk {
             let handler = handler.ok_or_else(|| refused("nobody answers for the protocol"))?;
             handler
                 .answer(&self.own, device_path, &message)
+                .await
                 .ok_or_else(|| refused("the peer refuses the message"))
         })
     }

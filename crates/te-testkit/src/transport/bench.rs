@@ -17,6 +17,7 @@ use te_transport::{
     Path, PortRange, Registration, Slice, Submission, SubmitMode, Transport,
 };
 
+use super::claims;
 use super::rig::{Profile, Rig, Side, redescribe_buffers};
 use crate::area::{Area, AreaDraft};
 use crate::ledger::Ledger;
@@ -114,12 +115,21 @@ impl Node {
         self.describe(buffers.collect::<Result<_, _>>()?)
     }
 
-    /// A descriptor that claims all addresses for everybody, so that only the target can know better.
+    /// A descriptor that claims all addresses for everybody, so that only the target can know better. Where regions are
+    /// reached in different ways, each claims the addresses around it: what is allowed must work.
     pub(crate) fn boast(&self) -> Result<SegmentDescriptor, Violation> {
-        let registered = self.registered.lock();
-        let (region, via) = registered.first().ok_or_else(|| Violation::new("nothing is registered"))?;
-        let all = AddressRange::new(4096, u64::MAX - 4096)?;
-        self.describe(vec![self.buffer(all, Access::REMOTE, region.generation(), via)?])
+        let mut registered = self.registered.lock().clone();
+        let (_, first) = registered.first().ok_or_else(|| Violation::new("nothing is registered"))?;
+        if registered.iter().all(|(_, via)| via == first) {
+            registered.truncate(1);
+        }
+        registered.sort_by_key(|(region, _)| region.range());
+        let ranges: Vec<_> = registered.iter().map(|(region, _)| region.range()).collect();
+        let claims = claims::around(&ranges)?;
+        let claimed = claims.into_iter().zip(&registered);
+        let buffers = claimed
+            .map(|(claim, (region, via))| self.buffer(claim, Access::REMOTE, region.generation(), via));
+        self.describe(buffers.collect::<Result<_, _>>()?)
     }
 
     fn buffer(

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 mod cases;
+mod claims;
 mod rig;
 #[cfg(test)]
 mod tests;

@@ -136,9 +136,23 @@ impl TransitionError {
         Self { on: pair.place(), from, goal, own, errno }
     }
 
+    /// Whether the same transition may succeed later, without anybody changing the set-up.
+    #[must_use]
+    pub const fn can_retry(&self) -> bool {
+        matches!(self.errno, libc::EAGAIN | libc::ENOMEM | libc::EINTR | libc::ETIMEDOUT)
+    }
+
     /// What the reason most likely means; none if there is nothing to say beyond it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
+        // These mean one thing only, whatever else is found: a device that is gone has no ports either.
+        match self.errno {
+            libc::ENODEV => return Some("the device was reset or removed: open it anew".to_owned()),
+            libc::ENOMEM | libc::EAGAIN => {
+                return Some("the device is out of resources: close what is not needed".to_owned());
+            }
+            _ => {}
+        }
         if let Some(from) = self.from.filter(|from| !self.goal.allows(*from)) {
             let to = self.goal.state();
             return Some(format!("{to} is not reached from {from}: the order is RESET, INIT, RTR, RTS"));
@@ -205,6 +219,9 @@ impl TransitionError {
             libc::ETIMEDOUT | libc::EADDRNOTAVAIL => Some(
                 "the peer's gid does not resolve to a hardware address: is the peer's interface up?"
                     .to_owned(),
+            ),
+            libc::ENODATA => Some(
+                "the own gid is not of this network namespace: choose another place of the table".to_owned(),
             ),
             libc::EINVAL => Some(
                 "one of the values is not one that the device takes; the peer may be on another network"

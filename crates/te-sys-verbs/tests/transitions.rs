@@ -1,4 +1,4 @@
-//! What a queue pair says when it does not change its state, word for word.
+//! What a queue pair says when it does not change its state, word for word (RDMA-14).
 
 #![allow(clippy::unwrap_used, reason = "in tests a failure is a panic")]
 
@@ -173,6 +173,7 @@ fn no_way_to_the_peer() {
             libc::ETIMEDOUT,
             "the peer's gid does not resolve to a hardware address: is the peer's interface up?",
         ),
+        (libc::ENODATA, "the own gid is not of this network namespace: choose another place of the table"),
         (
             libc::EINVAL,
             "one of the values is not one that the device takes; the peer may be on another network",
@@ -218,6 +219,36 @@ fn more_reads_than_the_device_takes() {
         error.hint().unwrap(),
         "the device does not take so many READs at a time, or the timeout is above 31"
     );
+}
+
+#[test]
+fn a_device_that_is_gone_or_full() {
+    for (errno, words) in [
+        (libc::ENODEV, "the device was reset or removed: open it anew"),
+        (libc::ENOMEM, "the device is out of resources: close what is not needed"),
+        (libc::EAGAIN, "the device is out of resources: close what is not needed"),
+    ] {
+        let bench = bench();
+        bench.fabric.fail(Fault::new(Call::ModifyQp, errno).on("fake0").after(1));
+        // A device that is gone does not say how its port is either, which is not to be taken for a wrong number.
+        bench.a.to_init().unwrap();
+        bench.fabric.fail(Fault::new(Call::QueryPort, errno).after(1));
+        let error = bench.a.pair.to_receive(&bench.a.receive_from(bench.b.gid(), bench.b.pair.number()));
+        let error = error.unwrap_err();
+        assert_eq!(error.own.map(|own| own.info), Some(None), "{errno}");
+        assert_eq!(error.hint().unwrap(), words);
+    }
+}
+
+#[test]
+fn what_may_pass_by_itself_is_worth_another_try() {
+    let can_retry = |errno| {
+        let bench = bench();
+        bench.fabric.fail(Fault::new(Call::ModifyQp, errno).on("fake0"));
+        bench.a.to_init().unwrap_err().can_retry()
+    };
+    assert!([libc::ETIMEDOUT, libc::ENOMEM, libc::EAGAIN].into_iter().all(can_retry));
+    assert!(![libc::EINVAL, libc::ENODEV, libc::ENETUNREACH].into_iter().any(can_retry));
 }
 
 #[test]

@@ -244,3 +244,17 @@ impl GidEntry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtus_are_those_that_exist() {
+        let at_most = |bytes| Mtu::at_most(bytes).map(Mtu::bytes);
+        assert_eq!(
+            [255, 256, 1023, 1024, 1500, u32::MAX].map(at_most),
+            [None, Some(256), Some(512), Some(1024), Some(1024), Some(4096)]
+        );
+    }
+}

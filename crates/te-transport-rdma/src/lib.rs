@@ -29,7 +29,7 @@
 //! | module | decides |
 //! |---|---|
 //! | [`wire`] | the handshake object, byte by byte, in both roles |
-//! | [`negotiate`] | path MTU, sequence numbers, READs at a time, addresses |
+//! | [`negotiate`] | path MTU, sequence numbers, READs at a time, addresses, and how devices are told |
 //! | [`endpoint`] | the life of an endpoint, from its queue pairs' creation to their destruction |
 //! | [`store`] | how many there are, which one goes, when a peer is tried again |
 //! | [`route`] | NIC here, NIC there and queue pair for each piece |

@@ -1,14 +1,15 @@
 //! What two sides agree on for the queue pairs of an endpoint: path MTU, packet sequence numbers, READs at a time, and how
-//! the peer is addressed. Which of its own addresses a port uses is chosen from its table by `te-topology`.
+//! the peer is addressed. Which of its own addresses a port uses is chosen from its table by `te-topology`; what devices are
+//! told of all this is in [`devices`].
 //!
 //! ```
-//! use te_transport_rdma::negotiate::{Link, Mtu, Port};
-//! let port = Port { link: Link::Ethernet, mtu: Mtu::B4096, reads_out: 16, reads_in: 16 };
-//! assert_eq!((port.mtu.bytes(), port.mtu.number()), (4096, 5));
+//! use te_transport_rdma::negotiate::{LinkLayer, Mtu, Port};
+//! let port = Port { link: LinkLayer::Ethernet, mtu: Mtu::B4096, reads_out: 16, reads_in: 16 };
+//! assert_eq!(port.mtu.bytes(), 4096);
 //! assert_eq!(Mtu::at_most(9000), Some(Mtu::B4096));
 //! ```
 
-mod transition;
+pub mod devices;
 
 #[cfg(test)]
 mod tests;
@@ -18,73 +19,15 @@ use std::fmt;
 use te_segment::Gid;
 use thiserror::Error;
 
-pub use transition::{QueueState, TransitionError};
+pub use te_sys_verbs::{LinkLayer, Mtu, TransitionError};
 
 use crate::wire::{Offer, WireError};
-
-/// Path MTUs that exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Mtu {
-    /// 256 bytes.
-    B256,
-    /// 512 bytes.
-    B512,
-    /// 1024 bytes: the largest on Ethernet with frames of 1500 bytes.
-    B1024,
-    /// 2048 bytes.
-    B2048,
-    /// 4096 bytes.
-    B4096,
-}
-
-impl Mtu {
-    const ALL: [Self; 5] = [Self::B256, Self::B512, Self::B1024, Self::B2048, Self::B4096];
-
-    /// The largest one of at most so many bytes; `None` below 256.
-    #[must_use]
-    pub fn at_most(bytes: u32) -> Option<Self> {
-        Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= bytes)
-    }
-
-    /// Its bytes.
-    #[must_use]
-    pub fn bytes(self) -> u32 {
-        128 << self.number()
-    }
-
-    /// Its number in queue pair attributes, 1 to 5.
-    #[must_use]
-    pub fn number(self) -> u32 {
-        match self {
-            Self::B256 => 1,
-            Self::B512 => 2,
-            Self::B1024 => 3,
-            Self::B2048 => 4,
-            Self::B4096 => 5,
-        }
-    }
-}
-
-impl fmt::Display for Mtu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.bytes().fmt(f)
-    }
-}
-
-/// What a port's packets travel over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Link {
-    /// Ethernet: peers are addressed by GID alone.
-    Ethernet,
-    /// InfiniBand: peers are addressed by LID within a subnet, by GID beyond.
-    InfiniBand,
-}
 
 /// The port here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// What it is attached to.
-    pub link: Link,
+    /// What it is attached to. [Unknown](LinkLayer::Unknown) is treated as InfiniBand, see [`agree`].
+    pub link: LinkLayer,
     /// The active MTU, or the configured one if that is smaller.
     pub mtu: Mtu,
     /// READs that one queue pair can have under way, as the device says.
@@ -124,6 +67,13 @@ pub struct PeerAddress {
     pub gid: Option<Gid>,
     /// Its LID; 0 on Ethernet.
     pub lid: u16,
+}
+
+impl PeerAddress {
+    /// Its GID, unless that is the one of an entry that is not in use.
+    fn usable_gid(&self) -> Option<Gid> {
+        self.gid.filter(|gid| Scope::of(*gid) != Scope::Unset)
+    }
 }
 
 /// One queue pair and its counterpart.
@@ -244,6 +194,10 @@ pub fn first_psn(random: u32) -> u32 {
 /// Where both sides have stated terms, the smaller MTU and depth of each count, so that both sides set the same. A
 /// reference engine states none: it sets its own MTU, at most the configured one, and so do we.
 ///
+/// On Ethernet a peer is found by a GID of the same kind as the own one, and its LID is ignored. On InfiniBand a GID or a LID
+/// is enough, and both are kept. So it is for a port that does not say what it is attached to: nothing that the peer states
+/// is left out there, and nothing is presumed about which GIDs reach each other, so that the device has the last word.
+///
 /// # Errors
 ///
 /// What does not fit, with the values of both sides.
@@ -290,17 +244,15 @@ fn address(
     descriptor: Option<PeerAddress>,
 ) -> Result<PeerAddress, Disagreement> {
     let stated = PeerAddress { gid: theirs.gid, lid: theirs.lid };
-    let usable = |address: &PeerAddress| {
-        let has_gid = address.gid.is_some_and(|gid| Scope::of(gid) != Scope::Unset);
-        has_gid || port.link == Link::InfiniBand && address.lid != 0
-    };
+    let ethernet = port.link == LinkLayer::Ethernet;
+    let usable = |address: &PeerAddress| address.usable_gid().is_some() || !ethernet && address.lid != 0;
     let address = [Some(stated), descriptor].into_iter().flatten().find(usable);
     let mut address = address.ok_or_else(|| Disagreement::NoAddress { peer: theirs.from.to_string() })?;
-    if port.link == Link::Ethernet {
+    if ethernet {
         address.lid = 0;
     }
     // Within InfiniBand the prefix says nothing about what is routed.
-    if let (Link::Ethernet, Some(ours), Some(gid)) = (port.link, ours.gid, address.gid) {
+    if let (true, Some(ours), Some(gid)) = (ethernet, ours.gid, address.gid) {
         let (our_scope, their_scope) = (Scope::of(ours), Scope::of(gid));
         if our_scope != their_scope {
             let peer = theirs.from.to_string();

@@ -14,7 +14,7 @@ fn gid(text: &str) -> Gid {
     text.parse().unwrap()
 }
 
-fn offer(from: &str, numbers: [u32; 2], mtu: u32, reads: u8) -> Offer {
+pub(super) fn offer(from: &str, numbers: [u32; 2], mtu: u32, reads: u8) -> Offer {
     let path = |server: &str| format!("{server}@mlx5_0").parse().unwrap();
     let to = if from == "a" { "b" } else { "a" };
     Offer {
@@ -38,7 +38,7 @@ fn offer(from: &str, numbers: [u32; 2], mtu: u32, reads: u8) -> Offer {
 }
 
 fn port(mtu: Mtu, reads: u8) -> Port {
-    Port { link: Link::Ethernet, mtu, reads_out: reads, reads_in: reads }
+    Port { link: LinkLayer::Ethernet, mtu, reads_out: reads, reads_in: reads }
 }
 
 /// RDMA-03: ports of 4096 and of 1024 bytes.
@@ -99,7 +99,7 @@ fn the_descriptor_stands_in_for_a_missing_address() {
     let known = PeerAddress { gid: Some(gid(V4)), lid: 9 };
     let agreed = agree(&a, &port(Mtu::B4096, 16), &b, Some(known)).unwrap();
     assert_eq!(agreed.address, PeerAddress { gid: Some(gid(V4)), lid: 0 }, "Ethernet has no lids");
-    let subnet = Port { link: Link::InfiniBand, ..port(Mtu::B4096, 16) };
+    let subnet = Port { link: LinkLayer::InfiniBand, ..port(Mtu::B4096, 16) };
     let by_lid = Offer { lid: 7, gid: None, ..b };
     assert_eq!(agree(&a, &subnet, &by_lid, None).unwrap().address, PeerAddress { gid: None, lid: 7 });
 }
@@ -112,51 +112,13 @@ fn addresses_have_kinds() {
 }
 
 #[test]
-fn mtus_are_those_that_exist() {
-    let at_most = |bytes| Mtu::at_most(bytes).map(Mtu::bytes);
-    assert_eq!(
-        [255, 256, 1023, 1024, 1500, u32::MAX].map(at_most),
-        [None, Some(256), Some(512), Some(1024), Some(1024), Some(4096)]
-    );
-}
-
-/// RDMA-14
-#[test]
-fn a_refused_transition_says_all_it_can_be_about() {
-    let error = TransitionError {
-        nic: "mlx5_0".into(),
-        peer: "b:1@mlx5_1".into(),
-        queue_pair: 257,
-        from: QueueState::Init,
-        to: QueueState::ReadyToReceive,
-        errno: 22,
-        mtu: (Mtu::B4096, Mtu::B1024),
-        local: (gid(V4), 3),
-        remote: PeerAddress { gid: Some(gid(LOCAL)), lid: 0 },
-        remote_queue_pair: 17,
-    };
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "queue pair 257 of mlx5_0 toward b:1@mlx5_1 could not go from init to ready to receive: error 22, the path \
-             mtu is larger than the port's active mtu (mtu); path mtu 4096 (port 1024), gid {V4} (index 3), peer gid \
-             {LOCAL} lid 0 queue pair 17"
-        )
-    );
-    let with = |errno, to| TransitionError { errno, to, mtu: (Mtu::B1024, Mtu::B1024), ..error.clone() };
-    let hints = [
-        (22, QueueState::ReadyToReceive, "the gid at this index cannot reach the peer's"),
-        (22, QueueState::Init, "the port or pkey index does not exist"),
-        (22, QueueState::ReadyToSend, "an attribute is out of the device's range"),
-        (101, QueueState::ReadyToReceive, "no route to the peer's gid"),
-        (110, QueueState::ReadyToReceive, "the peer's address was not resolved"),
-        (61, QueueState::ReadyToReceive, "the gid table has no usable entry"),
-        (19, QueueState::Init, "the device is gone"),
-        (12, QueueState::Init, "the device is out of resources"),
-        (5, QueueState::Init, "see the kernel log"),
-    ];
-    for (errno, to, hint) in hints {
-        assert!(with(errno, to).hint().starts_with(hint), "{errno} {to}: {}", with(errno, to).hint());
+fn a_port_that_is_attached_to_something_unknown_goes_by_what_the_peer_states() {
+    let unknown = Port { link: LinkLayer::Unknown, ..port(Mtu::B4096, 16) };
+    let a = offer("a", [1, 2], 4096, 16);
+    for (gid, lid) in [(Some(gid(V4)), 0), (Some(gid(LOCAL)), 7), (None, 7)] {
+        let b = Offer { gid, lid, ..offer("b", [7, 8], 1024, 4) };
+        assert_eq!(agree(&a, &unknown, &b, None).unwrap().address, PeerAddress { gid, lid });
     }
-    assert!(with(110, QueueState::Init).retryable() && !with(22, QueueState::Init).retryable());
+    let nothing = Offer { gid: None, lid: 0, ..offer("b", [7, 8], 1024, 4) };
+    assert!(matches!(agree(&a, &unknown, &nothing, None), Err(Disagreement::NoAddress { .. })));
 }

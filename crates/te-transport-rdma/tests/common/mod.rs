@@ -12,7 +12,7 @@ use te_transport_rdma::endpoint::{
     Action, Closed, Event, Exchange, Line, ReadyAck, RemoteSet, Timeouts, Turn, Verdict,
 };
 use te_transport_rdma::error::WorkError;
-use te_transport_rdma::negotiate::{Agreement, Link, Mtu, Port, agree};
+use te_transport_rdma::negotiate::{Agreement, LinkLayer, Mtu, Port, agree};
 use te_transport_rdma::slices::{QueueSettings, SendQueue, Status, WorkRequest};
 use te_transport_rdma::wire::{Handshake, NicPath, Offer, Reading, Terms};
 
@@ -91,7 +91,7 @@ impl Node {
     }
 
     fn port(&self) -> Port {
-        Port { link: Link::Ethernet, mtu: self.mtu, reads_out: 16, reads_in: 16 }
+        Port { link: LinkLayer::Ethernet, mtu: self.mtu, reads_out: 16, reads_in: 16 }
     }
 
     pub(crate) fn endpoints(&self) -> usize {

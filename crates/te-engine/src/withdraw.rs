@@ -138,8 +138,8 @@ impl Withdrawal {
                 return;
             }
             core.local().forget_vias(self.region.generation());
-            // The memory is freed here; an error means that somebody else released it.
-            drop(self.region.release());
+            // The memory is freed here, or when no device has it any more.
+            self.region.abandon();
         });
     }
 
@@ -156,6 +156,12 @@ impl Withdrawal {
     }
 }
 
+/// Whether nothing but a device is in the way of the memory's release.
+fn is_kept(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    source.and_then(|source| source.downcast_ref()) == Some(&ReleaseError::Kept)
+}
+
 /// Makes sure that a withdrawal without an owner goes on even when the runtime ends.
 struct Unattended {
     withdrawal: Option<Withdrawal>,
@@ -169,6 +175,12 @@ impl Unattended {
                 Ok(memory) => {
                     self.withdrawal = None;
                     return drop(memory);
+                }
+                Err(error) if is_kept(&error) => {
+                    tracing::warn!(target: "te::engine", %error, "a dropped buffer is freed later");
+                    // All else is done. Another run would fail at once again, so whoever keeps it frees it.
+                    self.withdrawal = None;
+                    return course.region.abandon();
                 }
                 Err(error) if error.kind() == ErrorKind::StillHeld => {
                     tracing::warn!(target: "te::engine", %error, "a dropped buffer is still in use");
@@ -338,6 +350,7 @@ impl Course {
             (_, Some(Err(error))) => {
                 let kind = match error {
                     ReleaseError::Released => ErrorKind::BufferGone,
+                    ReleaseError::Kept => return Err(self.explain_kept(core, operation())),
                     _ => ErrorKind::StillHeld,
                 };
                 Err(Error::new(kind, operation(), error.to_string()).with_source(error))
@@ -347,6 +360,21 @@ impl Course {
             }
             (Err(held), _) => Err(self.explain(core, held, operation())),
         }
+    }
+
+    /// Names whoever may have given it to a device that is not known to have stopped.
+    fn explain_kept(&self, core: &Core, operation: String) -> Error {
+        let all = core.transports();
+        let kinds =
+            self.transports.iter().filter_map(|place| all.get(*place)).map(|one| one.kind().to_string());
+        let kinds = kinds.collect::<Vec<_>>().join(", ");
+        let mut cause = ReleaseError::Kept.to_string();
+        if !kinds.is_empty() {
+            cause.push_str(&format!("; {kinds} had the range and gave up the keys"));
+        }
+        Error::new(ErrorKind::StillHeld, operation, cause)
+            .with_retry(Retry::Later)
+            .with_source(ReleaseError::Kept)
     }
 
     /// Names everything that still holds the range.

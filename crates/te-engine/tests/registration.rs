@@ -6,11 +6,11 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use common::{World, soon, until};
 use te_engine::{ErrorKind, RegisterProgress, Retry, block_on};
-use te_memory::{Memory, Region};
+use te_memory::{Keep, Memory, Region};
 use te_segment::{Access, DescriptorBuilder, Incarnation, Location, SegmentDescriptor, TransportKind, Via};
 use te_transport::{
     Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Reach, Registration, Transport,
@@ -39,6 +39,9 @@ struct Counts {
     most: AtomicUsize,
     /// Addresses as they were asked for.
     order: Mutex<Vec<u64>>,
+    /// Regions are kept for a device, which unregistering does not stop.
+    device: AtomicBool,
+    keeps: Mutex<Vec<Keep>>,
 }
 
 impl Counts {
@@ -101,6 +104,9 @@ impl Transport for Registrar {
     fn register(&self, region: &Region) -> Result<Registration, TransportError> {
         self.shared.enter(region.range().start());
         let answer = self.answer();
+        if self.shared.device.load(Ordering::SeqCst) {
+            self.shared.keeps.lock().unwrap().extend(region.keep());
+        }
         self.shared.leave();
         answer
     }
@@ -222,6 +228,48 @@ fn unregister_goes_on_where_it_failed() {
     let memory = block_on(failed.buffer.unregister(soon())).unwrap();
     assert_eq!(left(&counts), [0, 0, 0, 0]);
     block_on(engine.register(memory, Access::REMOTE)).unwrap();
+}
+
+/// Contract 3: memory that a device may still touch is not given back, and the error says so and where to look.
+#[test]
+fn unregister_names_who_may_have_left_the_memory_with_a_device() {
+    let world = World::new();
+    let (transports, counts): (Vec<_>, Vec<_>) = kinds().map(registrar).into_iter().unzip();
+    let engine = world.engine_with(World::config("one"), transports);
+    counts[1].device.store(true, Ordering::SeqCst);
+    counts[2].not_mine.store(true, Ordering::SeqCst);
+    let buffer = block_on(engine.register(vec![0_u8; 4096], Access::REMOTE)).unwrap();
+    let failed = block_on(buffer.unregister(soon())).unwrap_err();
+    assert_eq!((failed.error.kind(), failed.error.retry()), (ErrorKind::StillHeld, Retry::Later));
+    for words in ["a device may still touch the memory", "alpha, beta, gamma had the range"] {
+        assert!(failed.error.cause().contains(words), "{}", failed.error);
+    }
+    counts[1].keeps.lock().unwrap().clear();
+    assert_eq!(block_on(failed.buffer.unregister(soon())).unwrap().len(), 4096);
+}
+
+/// Contract 3, 7: a dropped buffer that a device may still touch is freed when it may not, also by an engine that has ended.
+#[test]
+fn dropped_buffer_is_freed_when_the_device_is_through_with_it() {
+    for ended in [false, true] {
+        let world = World::new();
+        let (transport, counts) = registrar(TransportKind::SHM);
+        let engine = world.engine_with(World::config("one"), vec![transport]);
+        counts.device.store(true, Ordering::SeqCst);
+        let bytes: Arc<[AtomicU8]> = (0..64).map(AtomicU8::new).collect();
+        let memory = Memory::from_shared(bytes.clone());
+        let buffer = block_on(engine.register(memory, Access::REMOTE)).unwrap();
+        if ended {
+            drop(block_on(engine.shutdown(soon())));
+        }
+        drop(buffer);
+        until("the keys to be given up", || counts.registered.load(Ordering::SeqCst) == 0);
+        // What would free it too early had the time to.
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(Arc::strong_count(&bytes), 2);
+        counts.keeps.lock().unwrap().clear();
+        until("the memory to be freed", || Arc::strong_count(&bytes) == 1);
+    }
 }
 
 /// MR-13: memory that is registered already is refused with the range that is there, and comes back; adjacent memory is

@@ -172,6 +172,9 @@ pub enum ReleaseError {
         /// Holds of requests from peers.
         remote: u32,
     },
+    /// There are [`Keep`](crate::Keep)s: a device may still touch the memory. Revoke its registration first.
+    #[error("a device may still touch the memory: its registration must be revoked first")]
+    Kept,
     /// The memory has been given back before.
     #[error("the region has been released before")]
     Released,

@@ -3,15 +3,20 @@
 //! Everything that decides is in one 64-bit word, so a decision can never be based on two different moments:
 //!
 //! ```text
-//!   bit 63     62       61 60       59 .. 30          29 .. 0
-//!   released | blocked | active | - | remote holds | local holds
+//!   bit 63     62        61       60     59 .. 30       29 .. 0
+//!   released | blocked | active | kept | remote holds | local holds
 //!
 //!   reserved --commit--> active --block--> blocked --(holds = 0)--> drained --try_release--> released
-//!       \________________block________________/
+//!       \________________block________________/                        unless kept
 //! ```
 //!
 //! `blocked` never goes away, and once it is set a count can only grow from a hold that is already inside. So
 //! *drained* (blocked and no holds) is final.
+//!
+//! *Kept* is for devices, which nobody can count while they use the memory. It has no part in draining, because a
+//! device is told to stop only after that. It comes and goes until the release, and only one of the two can win:
+//! `keep` sets the bit if the region is not released, `try_release` releases if the bit is not set, each in one exchange of
+//! the word. How many keeps there are is counted beside the word, and the bit changes with that count under its lock.
 
 use std::time::Instant;
 
@@ -20,6 +25,7 @@ use crate::sync::{AtomicU64, Condvar, Mutex, Ordering};
 const COUNT_BITS: u32 = 30;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 const COUNTS: u64 = COUNT_MASK | (COUNT_MASK << COUNT_BITS);
+const KEPT: u64 = 1 << 60;
 const ACTIVE: u64 = 1 << 61;
 const BLOCKED: u64 = 1 << 62;
 const RELEASED: u64 = 1 << 63;
@@ -64,6 +70,7 @@ pub(crate) enum Closed {
 pub(crate) enum NotReleasable {
     NotBlocked,
     Held { local: u32, remote: u32 },
+    Kept,
     Released,
 }
 
@@ -78,10 +85,20 @@ pub(crate) enum Phase {
 
 type Callback = Box<dyn FnOnce() + Send>;
 
+/// What is beside the word, under one lock. Holding and releasing go without it.
+#[derive(Default)]
+struct Beside {
+    /// Called once when the gate is drained. The lock also orders waiters against the notification.
+    callbacks: Vec<Callback>,
+    /// `KEPT` is set while this is not 0. Both change under the lock alone.
+    keeps: u64,
+    /// Whether the last keep to go has to release, because who gave the region up found it kept.
+    abandoned: bool,
+}
+
 pub(crate) struct Gate {
     word: AtomicU64,
-    /// Called once when the gate is drained. The lock also orders waiters against the notification.
-    callbacks: Mutex<Vec<Callback>>,
+    beside: Mutex<Beside>,
     drained: Condvar,
 }
 
@@ -97,7 +114,7 @@ fn counts(word: u64) -> (u32, u32) {
 
 impl Gate {
     pub(crate) fn new() -> Self {
-        Self { word: AtomicU64::new(0), callbacks: Mutex::new(Vec::new()), drained: Condvar::new() }
+        Self { word: AtomicU64::new(0), beside: Mutex::new(Beside::default()), drained: Condvar::new() }
     }
 
     /// Makes the region visible to remote requests, unless it has been blocked before.
@@ -168,9 +185,9 @@ impl Gate {
     /// then, the lock is taken here only after the waiter sleeps or the callback is in the list.
     fn notify(&self) {
         let callbacks = {
-            let mut callbacks = self.callbacks.lock();
+            let mut beside = self.beside.lock();
             self.drained.notify_all();
-            std::mem::take(&mut *callbacks)
+            std::mem::take(&mut beside.callbacks)
         };
         for callback in callbacks {
             callback();
@@ -182,7 +199,7 @@ impl Gate {
         if is_drained(self.word.load(Ordering::Acquire)) {
             return Ok(());
         }
-        let mut callbacks = self.callbacks.lock();
+        let mut beside = self.beside.lock();
         let mut timed_out = false;
         loop {
             let word = self.word.load(Ordering::Acquire);
@@ -192,19 +209,63 @@ impl Gate {
             if timed_out {
                 return Err(counts(word));
             }
-            timed_out = self.drained.wait_until(&mut callbacks, deadline).timed_out();
+            timed_out = self.drained.wait_until(&mut beside, deadline).timed_out();
         }
     }
 
     /// Calls `callback` once when the gate is drained: now, or on the thread that completes the draining.
     pub(crate) fn on_drained(&self, callback: Callback) {
-        let mut callbacks = self.callbacks.lock();
+        let mut beside = self.beside.lock();
         if is_drained(self.word.load(Ordering::Acquire)) {
-            drop(callbacks);
+            drop(beside);
             callback();
         } else {
-            callbacks.push(callback);
+            beside.callbacks.push(callback);
         }
+    }
+
+    /// Counts one more keep, whatever the phase; false once the region is released.
+    pub(crate) fn keep(&self) -> bool {
+        let mut beside = self.beside.lock();
+        let mut word = self.word.load(Ordering::Relaxed);
+        // With the bit set, by a keep that is there, the region cannot have been released.
+        while word & KEPT == 0 {
+            if word & RELEASED != 0 {
+                return false;
+            }
+            match self.word.compare_exchange_weak(word, word | KEPT, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(newer) => word = newer,
+            }
+        }
+        beside.keeps += 1;
+        true
+    }
+
+    /// Uncounts one keep; no device touches the memory on its account any more. True if that released an abandoned
+    /// region: then the caller has to free the memory.
+    #[must_use]
+    pub(crate) fn unkeep(&self) -> bool {
+        let mut beside = self.beside.lock();
+        debug_assert!(beside.keeps > 0, "ended a keep that was not counted");
+        beside.keeps -= 1;
+        if beside.keeps > 0 {
+            return false;
+        }
+        // Release: as in `leave`. What other keeps did happens before, by the lock.
+        self.word.fetch_and(!KEPT, Ordering::AcqRel);
+        beside.abandoned && self.try_release().is_ok()
+    }
+
+    /// Releases a drained gate, or leaves that to the last keep. True if it is done: then the caller has to free the
+    /// memory.
+    #[must_use]
+    pub(crate) fn abandon(&self) -> bool {
+        // Under the lock no keep comes or goes, so either the last one is still to go and sees the mark, or none is there.
+        let mut beside = self.beside.lock();
+        let released = self.try_release();
+        beside.abandoned |= released == Err(NotReleasable::Kept);
+        released.is_ok()
     }
 
     /// Ends the life of the region. Succeeds for exactly one caller.
@@ -220,6 +281,9 @@ impl Gate {
             if word & COUNTS != 0 {
                 let (local, remote) = counts(word);
                 return Err(NotReleasable::Held { local, remote });
+            }
+            if word & KEPT != 0 {
+                return Err(NotReleasable::Kept);
             }
             match self.word.compare_exchange_weak(word, word | RELEASED, Ordering::AcqRel, Ordering::Acquire)
             {

@@ -34,8 +34,11 @@
 //!
 //! * A [`Memory`] is moved into its registration and comes back exactly once, from [`Region::release`]. Until then no
 //!   safe code has a reference to its bytes; they are reached by copying, through [`copy`](mod@copy) alone.
-//! * While a [`Hold`] exists, its memory stays in place. Leaking a hold, a region, a reservation or memory leaks memory
-//!   and does nothing else.
+//! * While a [`Hold`] exists, its memory stays in place. Leaking a hold, a keep, a region, a reservation or memory leaks
+//!   memory and does nothing else.
+//! * While a [`Keep`] exists, its memory stays in place too, and [`Region::release`] fails with [`ReleaseError::Kept`]. It
+//!   is for devices, which may touch the memory until their registration is revoked: a withdrawal drains without it, and
+//!   releases only when it is gone. Of a keep and a release at the same time one fails.
 //! * No two registered ranges share a byte. Crossing, nested and identical ranges are refused; adjacent ones are allowed
 //!   and never merged. Of concurrent overlapping reservations exactly one wins.
 //! * A [`Generation`](te_segment::Generation) is given out once per table.
@@ -62,6 +65,7 @@ mod counting;
 mod error;
 mod gate;
 mod hold;
+mod keep;
 mod memory;
 pub mod numa;
 mod region;
@@ -73,6 +77,7 @@ mod testing;
 pub use counting::CountingAllocator;
 pub use error::{CopyError, MemoryError, Refusal, RegisterError, ReleaseError, ReserveRejected, StillHeld};
 pub use hold::{Hold, copy_between, same_bytes};
+pub use keep::Keep;
 pub use memory::{Memory, SharedFile, Sharing};
 pub use region::{HoldCount, Region, RegionState};
 pub use table::{DEFAULT_REGION_LIMIT, RegionTable, RemoteOp, Reservation};

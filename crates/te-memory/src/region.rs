@@ -13,6 +13,7 @@ use crate::{
     error::{Refusal, ReleaseError, StillHeld},
     gate::{Gate, NotReleasable, Phase},
     hold::{Hold, HoldKind},
+    keep::Keep,
     memory::{Base, Memory, SharedFile},
     table::TableShared,
 };
@@ -20,7 +21,7 @@ use crate::{
 /// Where a region is in its life.
 ///
 /// ```text
-/// Reserved --commit--> Active --block--> Blocked --(holds = 0) release--> Released
+/// Reserved --commit--> Active --block--> Blocked --(no holds, no keeps) release--> Released
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -51,7 +52,7 @@ pub(crate) struct RegionShared {
     location: Location,
     generation: Generation,
     pub(crate) gate: Gate,
-    /// Taken exactly once, by whoever succeeds in `Gate::try_release`.
+    /// Taken exactly once, by whoever releases the gate.
     memory: Mutex<Option<Memory>>,
     table: Weak<TableShared>,
 }
@@ -59,7 +60,8 @@ pub(crate) struct RegionShared {
 /// A handle to one registration. Clones are handles to the same one.
 ///
 /// Handles do not keep the registration: dropping all of them leaves it in the table, and after [`Region::release`]
-/// the remaining ones are [`RegionState::Released`] and refuse everything. What keeps the memory in place are holds.
+/// the remaining ones are [`RegionState::Released`] and refuse everything. What keeps the memory in place are holds and,
+/// for devices, [`Keep`]s.
 #[derive(Clone)]
 pub struct Region {
     shared: Arc<RegionShared>,
@@ -172,7 +174,16 @@ impl Region {
         HoldCount { local, remote }
     }
 
-    /// Waits until the region is blocked and has no holds. At the deadline, says what is left.
+    /// Keeps the memory in place for a device that may touch it at any time, until the [`Keep`] is dropped. None once the
+    /// region is released.
+    ///
+    /// Works while it is reserved, active or blocked, any number of times: a device needs one for each registration. Unlike
+    /// a hold it does not delay draining; it delays the release, which comes after devices have been told to stop.
+    pub fn keep(&self) -> Option<Keep> {
+        Keep::new(self)
+    }
+
+    /// Waits until the region is blocked and has no holds; keeps do not count. At the deadline, says what is left.
     ///
     /// Blocks the calling thread; [`Region::on_drained`] is for callers that must not.
     pub fn wait_drained(&self, deadline: Instant) -> Result<(), StillHeld> {
@@ -180,7 +191,8 @@ impl Region {
     }
 
     /// Calls `callback` once when the region is blocked and has no holds: at once if that is so already, else on the
-    /// thread that drops the last hold or blocks. It must be short and must not panic. Never called if a hold leaks.
+    /// thread that drops the last hold or blocks. Keeps do not count. It must be short and must not panic. Never called if
+    /// a hold leaks.
     pub fn on_drained(&self, callback: impl FnOnce() + Send + 'static) {
         self.gate().on_drained(Box::new(callback));
     }
@@ -188,25 +200,40 @@ impl Region {
     /// Ends the registration and gives the memory back. Of all handles, exactly one succeeds.
     ///
     /// The range is free for another registration before the call returns. Fails, and changes nothing, if the region
-    /// has not been blocked or is still held.
+    /// has not been blocked, is still held or is kept: [`ReleaseError::Kept`] means that a device may still touch the memory.
     pub fn release(&self) -> Result<Memory, ReleaseError> {
         self.gate().try_release().map_err(|error| match error {
             NotReleasable::NotBlocked => ReleaseError::NotBlocked,
             NotReleasable::Held { local, remote } => ReleaseError::StillHeld { local, remote },
+            NotReleasable::Kept => ReleaseError::Kept,
             NotReleasable::Released => ReleaseError::Released,
         })?;
+        self.take().ok_or(ReleaseError::Released)
+    }
+
+    /// Takes range and memory back. For whoever has released the gate.
+    pub(crate) fn take(&self) -> Option<Memory> {
         if let Some(table) = self.shared.table.upgrade() {
             table.forget(self);
         }
-        self.shared.memory.lock().take().ok_or(ReleaseError::Released)
+        self.shared.memory.lock().take()
     }
 
-    /// Blocks the region and frees its memory as soon as nobody holds it.
-    pub(crate) fn abandon(&self) {
+    /// Blocks the region and frees its memory as soon as nobody holds it and no device has it kept: at once if that is so
+    /// already, else on the thread that drops the last hold or [`Keep`].
+    ///
+    /// For who has no use for the memory and cannot wait. Tells no device to stop. If somebody else releases the region
+    /// first, the memory is theirs.
+    pub fn abandon(&self) {
         self.block();
         let region = self.clone();
-        // The callback keeps the region alive until it runs; if a hold leaks, region and memory leak with it.
-        self.on_drained(move || drop(region.release()));
+        // The callback keeps the region alive until it runs, and after that keeps do; if one leaks, region and memory leak
+        // with it.
+        self.on_drained(move || {
+            if region.gate().abandon() {
+                drop(region.take());
+            }
+        });
     }
 }
 

@@ -252,7 +252,8 @@ impl fmt::Debug for RegionTable {
 
 /// A range that is taken but not yet served: the time in which transports register it.
 ///
-/// Dropping it gives the range up and frees the memory, as soon as nobody holds it. Leaking it keeps both for ever.
+/// Dropping it gives the range up and frees the memory, as soon as nobody holds or keeps it. Leaking it keeps both for
+/// ever.
 #[derive(Debug)]
 #[must_use = "dropping a reservation gives the range up and frees the memory"]
 pub struct Reservation {
@@ -276,8 +277,9 @@ impl Reservation {
 
     /// Gives the range up and returns the memory.
     ///
-    /// Fails with [`ReleaseError::StillHeld`] if somebody still holds a part; then the region stays blocked, and range
-    /// and memory are freed when the last hold is dropped.
+    /// Fails with [`ReleaseError::StillHeld`] if somebody still holds a part, and with [`ReleaseError::Kept`] if a device may
+    /// still touch the memory; then the region stays blocked, and range and memory are freed when the last hold and the
+    /// last keep are dropped.
     pub fn abort(mut self) -> Result<Memory, ReleaseError> {
         self.region.block();
         let memory = self.region.release()?;

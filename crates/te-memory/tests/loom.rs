@@ -1,4 +1,4 @@
-//! Models of the gate: every interleaving of holding, blocking, draining and releasing.
+//! Models of the gate: every interleaving of holding, keeping, blocking, draining and releasing.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p te-memory --test loom`
 #![cfg(loom)]
@@ -199,5 +199,133 @@ fn remote_hold_happens_after_activation() {
         use_as_owner(&shared);
         shared.gate.activate();
         peer.join().unwrap();
+    });
+}
+
+/// A device is either refused, or all it does happens before the memory is given back: keep and release never both
+/// succeed, and a release that a keep has refused succeeds after it.
+#[test]
+fn keep_against_release_never_lets_both_succeed() {
+    loom::model(|| {
+        let shared = guarded();
+        shared.gate.block();
+        let keeper = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                let kept = shared.gate.keep();
+                if kept {
+                    use_as_holder(&shared);
+                    assert!(!shared.gate.unkeep(), "released without being abandoned");
+                }
+                kept
+            }
+        });
+        let refused = match shared.gate.try_release() {
+            Ok(()) => {
+                use_as_owner(&shared);
+                false
+            }
+            Err(error) => {
+                assert_eq!(error, NotReleasable::Kept);
+                true
+            }
+        };
+        let kept = keeper.join().unwrap();
+        assert!(kept || !refused, "refused for nobody");
+        if refused {
+            shared.gate.try_release().unwrap();
+            assert_eq!(use_as_owner(&shared), 101);
+        }
+        assert!(!shared.gate.keep());
+    });
+}
+
+/// Of two keeps that begin and end on their own, the first to end does not let the release through.
+#[test]
+fn release_waits_for_the_last_of_two_keeps() {
+    loom::model(|| {
+        let shared = guarded();
+        shared.gate.block();
+        assert!(shared.gate.keep());
+        let other = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                if shared.gate.keep() {
+                    use_as_holder(&shared);
+                    assert!(!shared.gate.unkeep());
+                }
+            }
+        });
+        assert_eq!(shared.gate.try_release(), Err(NotReleasable::Kept));
+        assert!(!shared.gate.unkeep());
+        if shared.gate.try_release().is_ok() {
+            use_as_owner(&shared);
+        }
+        other.join().unwrap();
+    });
+}
+
+/// An abandoned region is freed exactly once, by whoever goes last: a hold or a keep.
+#[test]
+fn abandoned_gate_is_freed_exactly_once_by_whoever_goes_last() {
+    loom::model(|| {
+        let shared = guarded();
+        let frees = Arc::new(AtomicUsize::new(0));
+        assert!(shared.gate.keep());
+        shared.gate.enter(Side::Remote).unwrap();
+        let free = {
+            let (shared, frees) = (Arc::clone(&shared), Arc::clone(&frees));
+            move |released: bool| {
+                if released {
+                    frees.fetch_add(1, Ordering::Relaxed);
+                    use_as_owner(&shared);
+                }
+            }
+        };
+        shared.gate.block();
+        shared.gate.on_drained({
+            let (shared, free) = (Arc::clone(&shared), free.clone());
+            Box::new(move || free(shared.gate.abandon()))
+        });
+        let holder = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                use_as_holder(&shared);
+                shared.gate.leave(Side::Remote);
+            }
+        });
+        free(shared.gate.unkeep());
+        holder.join().unwrap();
+        assert_eq!((frees.load(Ordering::Relaxed), shared.gate.phase()), (1, Phase::Released));
+    });
+}
+
+/// One more keep may come while an abandoned gate loses its last one: then that one frees.
+#[test]
+fn keep_that_comes_late_to_an_abandoned_gate_is_refused_or_frees_it() {
+    loom::model(|| {
+        let shared = guarded();
+        assert!(shared.gate.keep());
+        shared.gate.block();
+        assert!(!shared.gate.abandon());
+        let late = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                if !shared.gate.keep() {
+                    return 0;
+                }
+                use_as_holder(&shared);
+                let released = shared.gate.unkeep();
+                if released {
+                    use_as_owner(&shared);
+                }
+                u32::from(released)
+            }
+        });
+        let ours = shared.gate.unkeep();
+        if ours {
+            use_as_owner(&shared);
+        }
+        assert_eq!(u32::from(ours) + late.join().unwrap(), 1);
     });
 }

@@ -37,6 +37,30 @@ fn activation_after_block_does_not_reopen_the_gate() {
     assert_eq!(gate.enter(Side::Remote), Err(Closed::Blocked));
 }
 
+/// The bit of keeps lies beside the counts and the states.
+#[test]
+fn keep_changes_neither_counts_nor_phase() {
+    let gate = at(ACTIVE | (COUNT_MASK << COUNT_BITS));
+    assert!(gate.keep());
+    assert!(gate.keep());
+    assert_eq!((gate.counts(), gate.phase()), ((0, (1 << 30) - 1), Phase::Active));
+    assert!(!gate.unkeep());
+    assert!(!gate.unkeep());
+    assert_eq!(gate.word.load(Ordering::Relaxed), ACTIVE | (COUNT_MASK << COUNT_BITS));
+}
+
+#[test]
+fn kept_gate_is_not_released_and_a_released_one_not_kept() {
+    let gate = Gate::new();
+    assert!(gate.keep());
+    gate.block();
+    assert_eq!(gate.try_release(), Err(NotReleasable::Kept));
+    assert!(!gate.unkeep());
+    gate.try_release().unwrap();
+    assert!(!gate.keep());
+    assert_eq!(gate.word.load(Ordering::Relaxed), BLOCKED | RELEASED);
+}
+
 #[test]
 fn released_gate_stays_closed() {
     let gate = Gate::new();

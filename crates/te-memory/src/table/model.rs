@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{region::RegionState, testing::Arena};
+use crate::{Keep, region::RegionState, testing::Arena};
 
 const ARENA: usize = 48;
 
@@ -17,6 +17,8 @@ enum Step {
     TakeRemote { at: usize, len: usize, op: RemoteOp },
     TakeLocal { which: prop::sample::Index, at: u64, len: u64 },
     DropHold(prop::sample::Index),
+    Keep(prop::sample::Index),
+    DropKeep(prop::sample::Index),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -34,6 +36,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any_index(), 0..12_u64, 0..12_u64)
             .prop_map(|(which, at, len)| Step::TakeLocal { which, at, len }),
         3 => any_index().prop_map(Step::DropHold),
+        1 => any_index().prop_map(Step::Keep),
+        1 => any_index().prop_map(Step::DropKeep),
     ]
 }
 
@@ -47,6 +51,7 @@ struct Entry {
     blocked: bool,
     released: bool,
     holds: u32,
+    keeps: u32,
 }
 
 impl Entry {
@@ -74,6 +79,8 @@ struct Model {
     entries: Vec<Entry>,
     /// Each with the index of its entry.
     holds: Vec<(Hold, usize)>,
+    /// Likewise.
+    keeps: Vec<(Keep, usize)>,
     generations: HashSet<u64>,
 }
 
@@ -84,6 +91,7 @@ impl Model {
             table: RegionTable::default(),
             entries: Vec::new(),
             holds: Vec::new(),
+            keeps: Vec::new(),
             generations: Default::default(),
         }
     }
@@ -130,9 +138,10 @@ impl Model {
                 }
             }
             Step::Abort(index) => {
-                // While it is held, abort leaves the end to the last hold: a test of its own.
+                // While it is held or kept, abort leaves the end to the last hold or keep: tests of their own.
                 if let Some((_, entry)) = self.pick(index)
                     && entry.holds == 0
+                    && entry.keeps == 0
                     && !entry.released
                     && let Some(reservation) = entry.reservation.take()
                 {
@@ -184,6 +193,21 @@ impl Model {
                     self.entries[i].holds -= 1;
                 }
             }
+            Step::Keep(index) => {
+                if let Some((i, entry)) = self.pick(index) {
+                    let keep = entry.region.keep();
+                    prop_assert_eq!(keep.is_some(), !entry.released);
+                    entry.keeps += u32::from(keep.is_some());
+                    self.keeps.extend(keep.map(|keep| (keep, i)));
+                }
+            }
+            Step::DropKeep(index) => {
+                if !self.keeps.is_empty() {
+                    let (keep, i) = self.keeps.swap_remove(index.index(self.keeps.len()));
+                    drop(keep);
+                    self.entries[i].keeps -= 1;
+                }
+            }
         }
         self.check()
     }
@@ -205,6 +229,7 @@ impl Model {
                     blocked: false,
                     released: false,
                     holds: 0,
+                    keeps: 0,
                 });
             }
             Err(rejected) => {
@@ -224,7 +249,8 @@ impl Model {
         let result = entry.region.release().map(|memory| memory.len());
         let expected = match entry.state() {
             RegionState::Released => Err(ReleaseError::Released),
-            RegionState::Blocked if entry.holds == 0 => Ok(entry.len),
+            RegionState::Blocked if entry.holds == 0 && entry.keeps == 0 => Ok(entry.len),
+            RegionState::Blocked if entry.holds == 0 => Err(ReleaseError::Kept),
             RegionState::Blocked => {
                 let count = entry.region.holds();
                 prop_assert_eq!(count.local + count.remote, entry.holds);

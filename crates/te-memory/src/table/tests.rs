@@ -201,6 +201,18 @@ fn reservation_aborted_while_held_ends_with_the_last_hold() {
     assert!(freed.load(Ordering::SeqCst));
 }
 
+#[test]
+fn reservation_aborted_while_kept_ends_with_the_last_keep() {
+    let table = RegionTable::default();
+    let (memory, freed) = watched(64);
+    let reservation = table.reserve(memory, Access::REMOTE, Location::Any).unwrap();
+    let keep = reservation.region().keep().unwrap();
+    assert_eq!(reservation.abort().unwrap_err(), ReleaseError::Kept);
+    assert_eq!((table.len(), freed.load(Ordering::SeqCst)), (1, false));
+    drop(keep);
+    assert_eq!((table.len(), freed.load(Ordering::SeqCst)), (0, true));
+}
+
 /// MR-07
 #[test]
 fn local_only_region_refuses_peers_and_serves_this_process() {

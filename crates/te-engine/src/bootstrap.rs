@@ -1,42 +1,73 @@
 //! Set-up messages of transports, carried in connection frames of the control listener.
 //!
-//! A message travels in the handshake object that reference engines use too: `local_nic_path` and `peer_nic_path`
-//! name the device path, the `payload` member carries the bytes as hexadecimal and the additional member
-//! `te_protocol` names the handler. Reference engines ignore both.
+//! RDMA handshakes are what reference engines send in these frames, and go through as they are. All other messages travel
+//! in such a handshake object: `local_nic_path` and `peer_nic_path` name the device path, the `payload` member carries the
+//! bytes as hexadecimal and the additional member `te_protocol` names the handler. Reference engines ignore both.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::RwLock;
-use te_rpc::message::ConnectionBody;
-use te_rpc::{FrameKind, RpcClient};
-use te_segment::Endpoint;
-use te_transport::{Bootstrap, BootstrapError, BootstrapHandler, BoxFuture};
+use serde_json::{Map, Value};
+use te_metadata::Directory;
+use te_rpc::message::{ConnectionBody, MessageError};
+use te_rpc::{Call, FrameKind, RpcClient};
+use te_segment::{Endpoint, SegmentDescriptor, SegmentName};
+use te_transport::{Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, LocateError, RDMA_PROTOCOL};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 const PROTOCOL: &str = "te_protocol";
+const ENDED: &str = "the engine has ended";
+
+/// What the table needs of its engine. Not the segment itself: that owns the transports, and they own this.
+pub(crate) struct BootstrapParts {
+    pub(crate) client: RpcClient,
+    pub(crate) runtime: Handle,
+    pub(crate) directory: Arc<dyn Directory>,
+    /// The local segment's name and control endpoint.
+    pub(crate) own: (SegmentName, Endpoint),
+}
 
 /// The engine's side of [`Bootstrap`]: handlers by protocol, and a client for the other direction.
 pub(crate) struct BootstrapTable {
-    client: RpcClient,
-    own: Endpoint,
+    parts: BootstrapParts,
     handlers: RwLock<HashMap<String, Arc<dyn BootstrapHandler>>>,
 }
 
 impl BootstrapTable {
-    pub(crate) fn new(client: RpcClient, own: Endpoint) -> Self {
-        Self { client, own, handlers: RwLock::new(HashMap::new()) }
+    pub(crate) fn new(parts: BootstrapParts) -> Self {
+        Self { parts, handlers: RwLock::new(HashMap::new()) }
     }
 
-    /// The reply to a connection request. Without `te_protocol` it is the empty handshake object, which is what a
-    /// reference engine without RDMA answers (captured).
+    /// The reply to a connection request, an error for a body that makes no sense. Where nobody else answers it is the
+    /// empty handshake object, which is what a reference engine without RDMA answers (captured).
     ///
     /// Whoever calls bounds the wait for a handler: the listener does, with the limit of a control request.
-    pub(crate) async fn answer(&self, request: &ConnectionBody) -> ConnectionBody {
-        let Some(protocol) = request.extra.get(PROTOCOL).and_then(|value| value.as_str()) else {
-            return ConnectionBody::default();
-        };
-        let Some(handler) = self.handlers.read().get(protocol).cloned() else {
+    pub(crate) async fn reply(&self, call: &Call) -> Result<Vec<u8>, MessageError> {
+        let read = ConnectionBody::decode(&call.body);
+        if let Ok(body) = &read {
+            if body.is_control_channel() {
+                let reason = "no control channel over queue pairs; use notify frames";
+                return Ok(ConnectionBody::refusal(reason).encode());
+            }
+            if let Some(protocol) = body.extra.get(PROTOCOL).and_then(Value::as_str) {
+                return Ok(self.answer_wrapped(protocol, body).await.encode());
+            }
+        }
+        if let Some(answer) = self.answer_handshake(call).await {
+            return Ok(answer);
+        }
+        read.map(|_| ConnectionBody::default().encode())
+    }
+
+    async fn answer_wrapped(&self, protocol: &str, request: &ConnectionBody) -> ConnectionBody {
+        if protocol == RDMA_PROTOCOL {
+            return ConnectionBody::refusal(format!("messages of {protocol} are not wrapped"));
+        }
+        let Some(handler) = self.handler(protocol) else {
             return ConnectionBody::refusal(format!("no transport here speaks {protocol}"));
         };
         let Ok(from) = request.local_nic_path.parse::<Endpoint>() else {
@@ -50,9 +81,69 @@ impl BootstrapTable {
             None => ConnectionBody::refusal(format!("{protocol} refused the message")),
         }
     }
+
+    /// The answer to an RDMA handshake, if the request is one and somebody here answers it. Which members it must have, and
+    /// of which type, is for the handler to say: any object that names the sender's NIC is one.
+    async fn answer_handshake(&self, call: &Call) -> Option<Vec<u8>> {
+        let handler = self.handler(RDMA_PROTOCOL)?;
+        let object: Map<String, Value> = serde_json::from_slice(&call.body).ok()?;
+        let ours = object.contains_key(PROTOCOL);
+        if ours || object.get("ctrl_channel") == Some(&Value::Bool(true)) {
+            return None;
+        }
+        let text = |member| object.get(member).and_then(Value::as_str).unwrap_or_default();
+        if !is_nic_path(text("local_nic_path")) {
+            return None;
+        }
+        let from = Endpoint::try_from(call.peer).ok()?;
+        handler.answer(&from, text("peer_nic_path"), &call.body).await
+    }
+
+    fn handler(&self, protocol: &str) -> Option<Arc<dyn BootstrapHandler>> {
+        self.handlers.read().get(protocol).cloned()
+    }
+
+    fn wrap(&self, protocol: &str, device_path: &str, message: &[u8]) -> Vec<u8> {
+        let mut request = ConnectionBody {
+            local_nic_path: self.parts.own.1.to_string(),
+            peer_nic_path: device_path.to_owned(),
+            payload: to_hex(message),
+            ..ConnectionBody::default()
+        };
+        request.extra.insert(PROTOCOL.to_owned(), protocol.into());
+        request.encode()
+    }
+
+    /// Runs a future on the control runtime, as long as somebody waits for it; [`None`] if the runtime has ended.
+    async fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(future, &self.parts.runtime);
+        tasks.join_next().await?.ok()
+    }
 }
 
 impl Bootstrap for BootstrapTable {
+    fn locate<'a>(
+        &'a self,
+        peer: &'a SegmentDescriptor,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Endpoint, LocateError>> {
+        Box::pin(async move {
+            // Peers are reached under the name in the descriptor, not the one it was opened by (wire spec).
+            let segment = peer.name();
+            let (own_name, own_control) = &self.parts.own;
+            if let Some(control) = peer.control().or_else(|| (segment == own_name).then_some(own_control)) {
+                return Ok(control.clone());
+            }
+            let failed = |cause, retryable| LocateError { segment: segment.clone(), cause, retryable };
+            let (directory, name) = (self.parts.directory.clone(), segment.clone());
+            let located = self.run(async move { directory.locate(&name, deadline).await }).await;
+            located
+                .ok_or_else(|| failed(ENDED.to_owned(), false))?
+                .map_err(|error| failed(error.to_string(), error.is_retryable()))
+        })
+    }
+
     fn exchange<'a>(
         &'a self,
         peer: &'a Endpoint,
@@ -63,23 +154,14 @@ impl Bootstrap for BootstrapTable {
     ) -> BoxFuture<'a, Result<Vec<u8>, BootstrapError>> {
         Box::pin(async move {
             let failed = |cause: String, retryable| BootstrapError { peer: peer.clone(), cause, retryable };
-            let mut request = ConnectionBody {
-                local_nic_path: self.own.to_string(),
-                peer_nic_path: device_path.to_owned(),
-                payload: to_hex(&message),
-                ..ConnectionBody::default()
-            };
-            request.extra.insert(PROTOCOL.to_owned(), protocol.into());
-            let reply = self
-                .client
-                .call(peer, FrameKind::Connection, &request.encode(), deadline)
-                .await
-                .map_err(|error| failed(error.to_string(), error.retry() == te_rpc::Retry::CanHelp))?;
-            let reply = ConnectionBody::decode(&reply).map_err(|error| failed(error.to_string(), false))?;
-            if let Some(reason) = reply.rejection() {
-                return Err(failed(format!("refused: {reason}"), false));
-            }
-            from_hex(&reply.payload).ok_or_else(|| failed("the answer is not hexadecimal".to_owned(), false))
+            let verbatim = protocol == RDMA_PROTOCOL;
+            let body = if verbatim { message } else { self.wrap(protocol, device_path, &message) };
+            let (client, to) = (self.parts.client.clone(), peer.clone());
+            let call = async move { client.call(&to, FrameKind::Connection, &body, deadline).await };
+            let called = self.run(call).await.ok_or_else(|| failed(ENDED.to_owned(), false))?;
+            let reply =
+                called.map_err(|error| failed(error.to_string(), error.retry() == te_rpc::Retry::CanHelp))?;
+            if verbatim { Ok(reply) } else { unwrap(&reply).map_err(|cause| failed(cause, false)) }
         })
     }
 
@@ -91,6 +173,20 @@ impl Bootstrap for BootstrapTable {
         handlers.insert(protocol.to_owned(), handler);
         true
     }
+}
+
+/// The bytes in the reply to a wrapped message, or why there are none.
+fn unwrap(reply: &[u8]) -> Result<Vec<u8>, String> {
+    let reply = ConnectionBody::decode(reply).map_err(|error| error.to_string())?;
+    if let Some(reason) = reply.rejection() {
+        return Err(format!("refused: {reason}"));
+    }
+    from_hex(&reply.payload).ok_or_else(|| "the answer is not hexadecimal".to_owned())
+}
+
+/// Whether the text is `server@nic`. Server names are whatever the peer calls itself.
+fn is_nic_path(text: &str) -> bool {
+    text.split_once('@').is_some_and(|(server, nic)| !server.is_empty() && !nic.is_empty())
 }
 
 fn to_hex(bytes: &[u8]) -> String {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use te_rpc::message::{ConnectionBody, NotifyBody, notify_refused, notify_success};
+use te_rpc::message::{NotifyBody, notify_refused, notify_success};
 use te_rpc::{BoxFuture, Call, Handlers, Reply, RpcHandler};
 
 use crate::bootstrap::BootstrapTable;
@@ -34,12 +34,8 @@ struct ConnectionHandler {
 impl RpcHandler for ConnectionHandler {
     fn handle(&self, call: Call) -> BoxFuture<'_, Reply> {
         Box::pin(async move {
-            match ConnectionBody::decode(&call.body) {
-                Ok(body) if body.is_control_channel() => Reply::Body(
-                    ConnectionBody::refusal("no control channel over queue pairs; use notify frames")
-                        .encode(),
-                ),
-                Ok(body) => Reply::Body(self.bootstrap.answer(&body).await.encode()),
+            match self.bootstrap.reply(&call).await {
+                Ok(body) => Reply::Body(body),
                 Err(error) => {
                     tracing::debug!(target: "te::engine", peer = %call.peer, %error, "unusable connection request");
                     Reply::Close

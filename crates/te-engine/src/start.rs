@@ -11,7 +11,7 @@ use te_segment::{Endpoint, Host, Incarnation, RpcLocation, SegmentName};
 use te_transport::{Context, Install, InstallError, Transport};
 use tokio::sync::watch;
 
-use crate::bootstrap::BootstrapTable;
+use crate::bootstrap::{BootstrapParts, BootstrapTable};
 use crate::buffer::TransportSet;
 use crate::config::{EngineConfig, Naming};
 use crate::control;
@@ -124,7 +124,12 @@ impl Bound {
         transports: Vec<Box<dyn Install>>,
     ) -> Result<Engine> {
         let Self { config, runtime, listener, local, rpc, bind } = self;
-        let bootstrap = Arc::new(BootstrapTable::new(rpc.clone(), local.control().clone()));
+        let bootstrap = Arc::new(BootstrapTable::new(BootstrapParts {
+            client: rpc.clone(),
+            runtime: runtime.handle().clone(),
+            directory: directory.clone(),
+            own: (local.name().clone(), local.control().clone()),
+        }));
         let fences = Arc::new(Fences::new());
         let context = Context {
             incarnation: local.incarnation(),

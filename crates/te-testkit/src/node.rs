@@ -15,8 +15,8 @@ use te_segment::{
 };
 use te_transport::{
     AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, Context,
-    FailureKind, InstallError, Op, Outcome, Path, PortRange, Registration, Slice, Submission, SubmitMode,
-    Transport,
+    FailureKind, InstallError, LocateError, Op, Outcome, Path, PortRange, Registration, Slice, Submission,
+    SubmitMode, Transport,
 };
 
 use crate::Ledger;
@@ -28,7 +28,25 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug)]
 pub struct NoBootstrap;
 
+/// Where the peer of a descriptor takes control requests, by the descriptor's own statement.
+pub(crate) fn stated_control(peer: &SegmentDescriptor) -> Result<Endpoint, LocateError> {
+    let unknown = || LocateError {
+        segment: peer.name().clone(),
+        cause: "its descriptor states none".to_owned(),
+        retryable: false,
+    };
+    peer.control().cloned().ok_or_else(unknown)
+}
+
 impl Bootstrap for NoBootstrap {
+    fn locate<'a>(
+        &'a self,
+        peer: &'a SegmentDescriptor,
+        _deadline: Instant,
+    ) -> BoxFuture<'a, Result<Endpoint, LocateError>> {
+        Box::pin(std::future::ready(stated_control(peer)))
+    }
+
     fn exchange<'a>(
         &'a self,
         peer: &'a Endpoint,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use te_memory::RegionTable;
-use te_segment::{Endpoint, Host, Incarnation};
+use te_segment::{Endpoint, Host, Incarnation, SegmentDescriptor, SegmentName};
 use thiserror::Error;
 
 use crate::admission::Admission;
@@ -60,6 +60,32 @@ pub struct BootstrapError {
     pub retryable: bool,
 }
 
+/// Nobody can say where a peer takes control requests.
+#[derive(Debug, Error)]
+#[error("no control endpoint of {segment}: {cause}")]
+pub struct LocateError {
+    /// The name in the peer's descriptor.
+    pub segment: SegmentName,
+    /// Why, in one lower-case line.
+    pub cause: String,
+    /// Whether repeating can help.
+    pub retryable: bool,
+}
+
+/// The protocol of RDMA handshakes, which reference engines speak too.
+///
+/// A message of this protocol is the connection object of the reference engine itself, a JSON text. It goes over the wire
+/// as it is, in both directions, and so does its answer; whether that refuses is said inside. Messages of all other
+/// protocols, and their refusals, are wrapped, and only te engines understand them. It follows:
+///
+/// * [`Bootstrap::exchange`] ignores the device path. Whatever a peer answers is returned: also the empty object of an
+///   engine without such a transport, and `null` of one that takes no connections at all.
+/// * The handler gets all connection objects whose `local_nic_path` is `server@nic`, the asked one's `peer_nic_path` as
+///   device path. Nothing in them says reliably where the sender takes control requests: `from` is the address and port
+///   that the connection came from, where nobody listens.
+/// * `None` from the handler is answered as if there were no handler: with the empty object.
+pub const RDMA_PROTOCOL: &str = "rdma";
+
 /// Answers set-up messages of peers for one protocol, any number at the same time.
 ///
 /// Answers are awaited on the engine's control runtime, which serves all peers: what takes a while belongs on a thread of
@@ -76,9 +102,26 @@ pub trait BootstrapHandler: Send + Sync {
     ) -> BoxFuture<'a, Option<Vec<u8>>>;
 }
 
-/// The only way a transport reaches peers for set-up: one message, one answer, over the engine's listener.
+/// The only way a transport reaches peers for set-up: one message, one answer, over the engine's listener. The futures can
+/// be awaited from any executor, and end what they do when they are dropped.
 pub trait Bootstrap: Send + Sync {
+    /// Says where the peer of this descriptor takes control requests: its own statement, or, where there is none, what is
+    /// published beside it.
+    ///
+    /// # Errors
+    ///
+    /// When neither is there, or the directory did not answer by the deadline.
+    fn locate<'a>(
+        &'a self,
+        peer: &'a SegmentDescriptor,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<Endpoint, LocateError>>;
+
     /// Sends `message` to the handler of `protocol` at the peer and returns its answer.
+    ///
+    /// # Errors
+    ///
+    /// When there is no answer by the deadline, or the peer refuses; a refusal of [`RDMA_PROTOCOL`] is an answer.
     fn exchange<'a>(
         &'a self,
         peer: &'a Endpoint,
@@ -88,6 +131,7 @@ pub trait Bootstrap: Send + Sync {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<Vec<u8>, BootstrapError>>;
 
-    /// Installs the handler of `protocol`. The first one stays; returns whether this one was installed.
+    /// Installs the handler of `protocol`. The first one stays; returns whether this one was installed. It is kept as long
+    /// as this is: a handler that owns its transport, and with it the [`Context`], keeps both for ever.
     fn handle(&self, protocol: &str, handler: Arc<dyn BootstrapHandler>) -> bool;
 }

@@ -64,7 +64,9 @@ pub use cancel::{Abort, AbortGuard, CancelReason, CancelScope};
 pub use capability::{Capabilities, Fencing, Reach};
 pub use compare::{Compare, Comparing};
 pub use completion::{CompletionSink, CompletionToken, Outcome};
-pub use context::{Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, Context, PortRange};
+pub use context::{
+    Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, Context, LocateError, PortRange, RDMA_PROTOCOL,
+};
 pub use contract::{
     Assessment, IfAvailable, Install, InstallError, Path, PathHealth, PathLabel, Registration, Transport,
     TransportError,

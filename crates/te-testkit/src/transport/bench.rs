@@ -13,8 +13,8 @@ use te_segment::{
     Incarnation, SegmentDescriptor, SegmentName, Via,
 };
 use te_transport::{
-    AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, Context, Op,
-    Path, PortRange, Registration, Slice, Submission, SubmitMode, Transport,
+    AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, Context,
+    LocateError, Op, Path, PortRange, Registration, Slice, Submission, SubmitMode, Transport,
 };
 
 use super::claims;
@@ -22,6 +22,7 @@ use super::rig::{Profile, Rig, Side, redescribe_buffers};
 use crate::area::{Area, AreaDraft};
 use crate::ledger::Ledger;
 use crate::link::Link;
+use crate::node::stated_control;
 use crate::report::Violation;
 
 /// Deadline of transfers that are expected to work.
@@ -312,6 +313,14 @@ struct Desk {
 }
 
 impl Bootstrap for Desk {
+    fn locate<'a>(
+        &'a self,
+        peer: &'a SegmentDescriptor,
+        _deadline: Instant,
+    ) -> BoxFuture<'a, Result<Endpoint, LocateError>> {
+        Box::pin(std::future::ready(stated_control(peer)))
+    }
+
     fn exchange<'a>(
         &'a self,
         peer: &'a Endpoint,

@@ -43,6 +43,7 @@ mod report;
 mod server;
 mod sim;
 mod store;
+mod switch;
 mod transport;
 mod watchdog;
 
@@ -64,6 +65,7 @@ pub use sim::{Mishap, Post, Process, Ran, Sim, Weather};
 pub use store::{
     FaultStore, FlawedStore, Outage, StoreCall, StoreCase, StoreFlaw, StoreRig, store_cases, store_report,
 };
+pub use switch::Switchboard;
 pub use transport::{
     Profile, Rig, Side, TransportCase, redescribe, tcp_link, transport_cases, transport_report,
 };

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use te_transport::{
     SubmitMode, Transport,
 };
 
-use crate::Ledger;
+use crate::{Ledger, Switchboard};
 
 /// Far more than anything here takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -68,8 +69,10 @@ impl Bootstrap for NoBootstrap {
 #[must_use]
 pub fn context(host: &str) -> Context {
     let host: Host = host.parse().unwrap();
+    let incarnation = Incarnation::from_bits(rand::random());
     Context {
-        incarnation: Incarnation::from_bits(rand::random()),
+        name: SegmentName::new(&format!("peer-{incarnation}")).unwrap(),
+        incarnation,
         regions: RegionTable::default(),
         bind: host.clone(),
         advertise: host,
@@ -85,14 +88,36 @@ pub struct Node<T> {
     pub context: Context,
     /// The transport.
     pub transport: Arc<T>,
+    /// Where peers reach its control plane.
+    control: Option<Endpoint>,
 }
 
 impl<T: Transport> Node<T> {
     /// Starts a transport on loopback.
     pub fn start(start: impl FnOnce(&Context) -> Result<Arc<T>, InstallError>) -> Self {
-        let context = context("127.0.0.1");
+        Self::with(context("127.0.0.1"), None, start)
+    }
+
+    /// Starts a transport whose control plane has a number of `switch`, under a name of that number.
+    pub fn on(
+        switch: &Switchboard,
+        number: u16,
+        start: impl FnOnce(&Context) -> Result<Arc<T>, InstallError>,
+    ) -> Self {
+        let control = Endpoint::new(Host::V4(Ipv4Addr::LOCALHOST), number).unwrap();
+        let mut context = context("127.0.0.1");
+        context.name = SegmentName::new(&control.to_string()).unwrap();
+        context.bootstrap = switch.desk(control.clone());
+        Self::with(context, Some(control), start)
+    }
+
+    fn with(
+        context: Context,
+        control: Option<Endpoint>,
+        start: impl FnOnce(&Context) -> Result<Arc<T>, InstallError>,
+    ) -> Self {
         let transport = start(&context).unwrap();
-        Self { context, transport }
+        Self { context, transport, control }
     }
 
     /// Registers memory.
@@ -133,8 +158,9 @@ impl<T: Transport> Node<T> {
 
     /// As another life at the same place would be published.
     pub fn published_as(&self, incarnation: Incarnation) -> Arc<SegmentDescriptor> {
-        let name = SegmentName::new("peer").unwrap();
-        let builder = SegmentDescriptor::builder(name).identity(Identity::Te { incarnation, control: None });
+        let name = self.context.name.clone();
+        let builder = SegmentDescriptor::builder(name)
+            .identity(Identity::Te { incarnation, control: self.control.clone() });
         let regions = self.context.regions.regions();
         let buffers = regions.iter().filter(|region| region.access().is_remote()).map(|region| {
             let Registration::Registered(via) = self.transport.register(region).unwrap() else {
@@ -150,6 +176,12 @@ impl<T: Transport> Node<T> {
     /// A path to what a peer publishes now.
     pub fn path_to(&self, peer: &Self) -> Arc<dyn Path> {
         self.transport.path(&peer.published()).unwrap()
+    }
+
+    /// Where peers reach its control plane, if it has one.
+    #[must_use]
+    pub fn control(&self) -> Option<&Endpoint> {
+        self.control.as_ref()
     }
 
     /// Shuts the transport down, all of it.

@@ -1,6 +1,6 @@
 //! Two engines' worth of set-up, without engines.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +13,8 @@ use te_segment::{
     Incarnation, SegmentDescriptor, SegmentName, Via,
 };
 use te_transport::{
-    AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, Context,
-    LocateError, Op, Path, PortRange, Registration, Slice, Submission, SubmitMode, Transport,
+    AdmitAll, AttemptId, CancelScope, Context, Op, Path, PortRange, Registration, Slice, Submission,
+    SubmitMode, Transport,
 };
 
 use super::claims;
@@ -22,8 +22,8 @@ use super::rig::{Profile, Rig, Side, redescribe_buffers};
 use crate::area::{Area, AreaDraft};
 use crate::ledger::Ledger;
 use crate::link::Link;
-use crate::node::stated_control;
 use crate::report::Violation;
+use crate::switch::Switchboard;
 
 /// Deadline of transfers that are expected to work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -42,7 +42,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    fn install(rig: &dyn Rig, side: Side, switch: &Arc<Switchboard>) -> Result<Self, Violation> {
+    fn install(rig: &dyn Rig, side: Side, switch: &Switchboard) -> Result<Self, Violation> {
         let (name, number) = match side {
             Side::Near => ("near", 1),
             Side::Far => ("far", 2),
@@ -52,8 +52,10 @@ impl Node {
         let control = Endpoint::new(Host::V4(Ipv4Addr::LOCALHOST), number)?;
         let regions = RegionTable::new(1024);
         let loopback = Host::V4(Ipv4Addr::LOCALHOST);
-        let bootstrap = Arc::new(Desk { own: control.clone(), switch: switch.clone() });
+        let bootstrap = switch.desk(control.clone());
+        let name = SegmentName::new(name)?;
         let context = Context {
+            name: name.clone(),
             incarnation,
             regions: regions.clone(),
             bind: loopback.clone(),
@@ -65,7 +67,6 @@ impl Node {
         let transport = rig.backend(side).install(&rig.context(side, context))?;
         let identity = Identity::Te { incarnation, control: Some(control) };
         let (version, registered, requests) = (AtomicU64::new(0), Mutex::default(), Arc::default());
-        let name = SegmentName::new(name)?;
         let shareable = rig.shareable();
         Ok(Self { transport, regions, name, identity, version, requests, shareable, registered })
     }
@@ -179,7 +180,7 @@ pub(crate) struct Way {
 
 impl Bench {
     pub(crate) fn new(rig: &Arc<dyn Rig>) -> Result<Self, Violation> {
-        let switch = Arc::new(Switchboard::default());
+        let switch = Switchboard::default();
         let near =
             Node::install(&**rig, Side::Near, &switch).map_err(|violation| violation.at("near side"))?;
         let far = Node::install(&**rig, Side::Far, &switch).map_err(|violation| violation.at("far side"))?;
@@ -295,60 +296,5 @@ impl Order {
     pub(crate) fn in_mode(mut self, mode: SubmitMode) -> Self {
         self.mode = mode;
         self
-    }
-}
-
-/// Handlers by control endpoint and protocol.
-type Handlers = HashMap<(Endpoint, String), Arc<dyn BootstrapHandler>>;
-
-/// Connects the bootstrap of both sides.
-#[derive(Default)]
-struct Switchboard {
-    handlers: Mutex<Handlers>,
-}
-
-struct Desk {
-    own: Endpoint,
-    switch: Arc<Switchboard>,
-}
-
-impl Bootstrap for Desk {
-    fn locate<'a>(
-        &'a self,
-        peer: &'a SegmentDescriptor,
-        _deadline: Instant,
-    ) -> BoxFuture<'a, Result<Endpoint, LocateError>> {
-        Box::pin(std::future::ready(stated_control(peer)))
-    }
-
-    fn exchange<'a>(
-        &'a self,
-        peer: &'a Endpoint,
-        protocol: &'a str,
-        device_path: &'a str,
-        message: Vec<u8>,
-        _deadline: Instant,
-    ) -> BoxFuture<'a, Result<Vec<u8>, BootstrapError>> {
-        let refused =
-            |cause: &str| BootstrapError { peer: peer.clone(), cause: cause.to_owned(), retryable: false };
-        Box::pin(async move {
-            let handler = self.switch.handlers.lock().get(&(peer.clone(), protocol.to_owned())).cloned();
-            let handler = handler.ok_or_else(|| refused("nobody answers for the protocol"))?;
-            handler
-                .answer(&self.own, device_path, &message)
-                .await
-                .ok_or_else(|| refused("the peer refuses the message"))
-        })
-    }
-
-    fn handle(&self, protocol: &str, handler: Arc<dyn BootstrapHandler>) -> bool {
-        let mut handlers = self.switch.handlers.lock();
-        match handlers.entry((self.own.clone(), protocol.to_owned())) {
-            std::collections::hash_map::Entry::Occupied(_) => false,
-            std::collections::hash_map::Entry::Vacant(free) => {
-                free.insert(handler);
-                true
-            }
-        }
     }
 }

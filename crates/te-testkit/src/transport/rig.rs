@@ -28,6 +28,8 @@ pub struct Profile {
     pub explicit_refusals: bool,
     /// A WRITE can be confirmed without the right to read the range back.
     pub writes_without_reading: bool,
+    /// A refused request has touched nothing. Without it, those parts of a request may be done that the target permits.
+    pub whole_refusals: bool,
     /// How much later than its deadline a slice may be resolved, and how long the reaction to a cancellation, a cut or
     /// a shutdown may take. Generous, for hosts under load; a hang is far longer.
     pub grace: Duration,
@@ -35,7 +37,12 @@ pub struct Profile {
 
 impl Default for Profile {
     fn default() -> Self {
-        Self { explicit_refusals: true, writes_without_reading: true, grace: Duration::from_millis(1500) }
+        Self {
+            explicit_refusals: true,
+            writes_without_reading: true,
+            whole_refusals: true,
+            grace: Duration::from_millis(1500),
+        }
     }
 }
 

@@ -158,9 +158,9 @@ const LARGE: [u64; 5] = [1, 65_537, 4096, 200_000, 65_536];
 
 /// Batches of 1, 16 and 1,000 slices with mixed sizes and directions complete each slice once and change nothing else.
 pub(in crate::transport) fn mixed_batches_arrive(bench: &Bench) -> Result<Verdict, Violation> {
-    let way = bench.way()?;
     for (count, sizes) in [(1, &LARGE[..]), (16, &LARGE[..]), (1000, &SMALL[..])] {
         let (near, far) = bench.areas(ROOM)?;
+        let way = bench.way()?;
         run_mixed(bench, &way, (&near, &far), (sizes, count), &Order::patient())
             .map_err(|violation| violation.at(format_args!("batch of {count}")))?;
     }
@@ -169,10 +169,10 @@ pub(in crate::transport) fn mixed_batches_arrive(bench: &Bench) -> Result<Verdic
 
 /// Both submit modes deliver the same, and a caller that runs the work itself finds it resolved soon.
 pub(in crate::transport) fn batches_arrive_in_both_submit_modes(bench: &Bench) -> Result<Verdict, Violation> {
-    let way = bench.way()?;
     for mode in [SubmitMode::Background, SubmitMode::CallerRuns] {
         for count in [1, 16, 200] {
             let (near, far) = bench.areas(ROOM)?;
+            let way = bench.way()?;
             run_mixed(bench, &way, (&near, &far), (&SMALL, count), &Order::patient().in_mode(mode))
                 .map_err(|violation| violation.at(format_args!("{mode:?}, batch of {count}")))?;
         }

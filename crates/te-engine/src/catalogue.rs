@@ -260,6 +260,7 @@ pub(crate) const STILL_HELD: Entry = Entry {
         "a peer is in the middle of a large request",
         "a holder is stopped",
         "a local batch is not finished",
+        "a device still has the memory registered",
     ],
     next: &["call it again with a later deadline", "end or resume the holder that is named"],
 };

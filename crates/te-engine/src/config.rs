@@ -1,7 +1,7 @@
 //! What an engine is told at its start.
 
 use te_rpc::PortChoice;
-use te_segment::{CompatProtocol, Host, SegmentName};
+use te_segment::{Host, SegmentName};
 use te_transport::PortRange;
 
 use crate::limits::Limits;
@@ -31,8 +31,6 @@ pub struct EngineConfig {
     pub ports: PortRange,
     /// Limits.
     pub limits: Limits,
-    /// What the descriptor says to reference peers; `tcp` unless a NIC is in use.
-    pub compat: CompatProtocol,
 }
 
 impl EngineConfig {
@@ -47,7 +45,6 @@ impl EngineConfig {
             control_port: PortChoice::Free { min: ports.min, max: ports.max },
             ports,
             limits: Limits::default(),
-            compat: CompatProtocol::Tcp,
         }
     }
 }

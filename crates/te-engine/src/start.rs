@@ -132,6 +132,7 @@ impl Bound {
         }));
         let fences = Arc::new(Fences::new());
         let context = Context {
+            name: local.name().clone(),
             incarnation: local.incarnation(),
             regions: local.regions().clone(),
             bind,
@@ -249,7 +250,7 @@ fn install(
         match outcome {
             Ok(transport) => installed.push(transport),
             Err(error @ InstallError::Unavailable { .. }) if may_be_missing => {
-                tracing::warn!(target: "te::engine", %error, "going without");
+                tracing::info!(target: "te::engine", %error, "going without");
             }
             Err(error) => {
                 for transport in installed.iter().rev() {

@@ -32,6 +32,8 @@ impl Default for PortRange {
 /// What the engine hands to a transport at installation.
 #[derive(Clone)]
 pub struct Context {
+    /// How peers find the engine: its segment's name.
+    pub name: SegmentName,
     /// This life of the engine.
     pub incarnation: Incarnation,
     /// The regions peers may reach; every remote request is checked against it.

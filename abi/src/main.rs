@@ -118,6 +118,7 @@ fn main() -> ExitCode {
         IBV_SEND_FENCE = theirs::ibv_send_flags::IBV_SEND_FENCE;
         IBV_SEND_SIGNALED = theirs::ibv_send_flags::IBV_SEND_SIGNALED;
         IBV_SEND_SOLICITED = theirs::ibv_send_flags::IBV_SEND_SOLICITED;
+        IBV_SEND_INLINE = theirs::ibv_send_flags::IBV_SEND_INLINE;
         IBV_QP_STATE = theirs::ibv_qp_attr_mask::IBV_QP_STATE;
         IBV_QP_ACCESS_FLAGS = theirs::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
         IBV_QP_PKEY_INDEX = theirs::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX;

@@ -215,7 +215,7 @@ impl End {
         let channel = context.completion_channel()?;
         let queue = context.completion_queue(QueueSize { entries: 64, vector: 0 }, Some(&channel), 42)?;
         let domain = context.protection_domain()?;
-        let size = PairSize { requests: 32, receives: 0, ranges: 1 };
+        let size = PairSize { requests: 32, receives: 0, ranges: 1, inline: 0 };
         let pair = domain.queue_pair(size, &queue, &queue, 43)?;
         let peer = domain.queue_pair(size, &queue, &queue, 44)?;
         let port = context.port(1)?;

@@ -55,6 +55,7 @@ pub const IBV_WR_RDMA_READ: u32 = 4;
 pub const IBV_SEND_FENCE: c_uint = 1;
 pub const IBV_SEND_SIGNALED: c_uint = 1 << 1;
 pub const IBV_SEND_SOLICITED: c_uint = 1 << 2;
+pub const IBV_SEND_INLINE: c_uint = 1 << 3;
 
 pub const IBV_WC_SUCCESS: u32 = 0;
 pub const IBV_WC_LOC_LEN_ERR: u32 = 1;

@@ -73,6 +73,8 @@ pub struct PairSize {
     pub receives: u32,
     /// Ranges of a request or of a receive.
     pub ranges: u32,
+    /// Bytes of a request that are copied into it when it is posted ([`WorkList::push_inline`]), at least.
+    pub inline: u32,
 }
 
 /// From RESET to INIT.
@@ -154,6 +156,7 @@ pub struct PairInfo {
 /// A reliable connection of one peer, or one about to be. It is destroyed when it is dropped, before its queues.
 pub struct QueuePair {
     raw: NonNull<ibv_qp>,
+    inline: u32,
     send: CompletionQueue,
     receive: CompletionQueue,
     _user: User,
@@ -209,7 +212,7 @@ impl ProtectionDomain {
                 max_recv_wr: size.receives,
                 max_send_sge: size.ranges,
                 max_recv_sge: if size.receives == 0 { 0 } else { size.ranges },
-                max_inline_data: 0,
+                max_inline_data: size.inline,
             },
             qp_type: IBV_QPT_RC,
             sq_sig_all: 0,
@@ -218,7 +221,9 @@ impl ProtectionDomain {
         let raw = unsafe { (context.symbols().create_qp)(self.raw(), &raw mut wanted) };
         let raw = NonNull::new(raw).ok_or_else(|| VerbsError::last(Call::CreateQp, on()))?;
         let (user, domain) = (context.user(), self.clone());
-        Ok(QueuePair { raw, send: send.clone(), receive: receive.clone(), _user: user, domain })
+        // The library says what it has made of it.
+        let inline = wanted.cap.max_inline_data;
+        Ok(QueuePair { raw, inline, send: send.clone(), receive: receive.clone(), _user: user, domain })
     }
 }
 
@@ -228,6 +233,12 @@ impl QueuePair {
     pub fn number(&self) -> u32 {
         // SAFETY: it exists; the number does not change.
         unsafe { self.raw.as_ref() }.qp_num
+    }
+
+    /// Bytes that a request can carry inline: as many as were asked for, or more.
+    #[must_use]
+    pub const fn inline(&self) -> u32 {
+        self.inline
     }
 
     /// Where the completions of its requests arrive.
@@ -386,8 +397,8 @@ impl QueuePair {
             return Ok(());
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: it exists; the list is linked and ends in null. Memory is reached through keys alone, and who registered
-        // it has vouched for it: no request carries its data inline.
+        // SAFETY: it exists; the list is linked and ends in null. Memory is reached through keys, and who registered it has
+        // vouched for it; for that of inline requests whoever added them has.
         let rc = unsafe { (self.context().0.ops.post_send)(self.raw.as_ptr(), first, &raw mut bad) };
         check(Call::PostSend, "", rc).map_err(|error| Refusal {
             on: self.place(),

@@ -114,6 +114,19 @@ impl WorkList {
         });
     }
 
+    /// Adds a WRITE or a SEND whose bytes are copied into the request when it is posted: the device does not read them
+    /// later, and their key is not looked at. At most as many bytes as [`QueuePair::inline`](crate::QueuePair::inline).
+    ///
+    /// # Safety
+    ///
+    /// The local ranges must be mapped and readable until the list has been posted or cleared.
+    pub unsafe fn push_inline(&mut self, id: u64, verb: Verb, local: &[Local], flags: Flags) {
+        self.push(id, verb, local, flags);
+        if let Some(request) = self.requests.last_mut() {
+            request.send_flags |= IBV_SEND_INLINE;
+        }
+    }
+
     /// Takes everything out.
     pub fn clear(&mut self) {
         self.requests.clear();

@@ -71,7 +71,7 @@ fn every_order_of_drops_destroys_in_the_same_order() {
 fn a_dropped_region_waits_for_the_last_queue_pair_of_its_device() {
     let fabric = Fabric::new([Nic::new("fake0")]);
     let a = Side::open(&fabric.verbs(), "fake0", 1);
-    let size = te_sys_verbs::PairSize { requests: 1, receives: 0, ranges: 1 };
+    let size = te_sys_verbs::PairSize { requests: 1, receives: 0, ranges: 1, inline: 0 };
     let second = a.domain.queue_pair(size, &a.queue, &a.queue, 2).unwrap();
     drop(Area::new(&a, 64, 0));
     drop(a);
@@ -126,7 +126,7 @@ fn what_fails_half_way_leaves_nothing() {
             let channel = context.completion_channel()?;
             let size = te_sys_verbs::QueueSize { entries: 4, vector: 0 };
             let queue = context.completion_queue(size, Some(&channel), 1)?;
-            let size = te_sys_verbs::PairSize { requests: 1, receives: 0, ranges: 1 };
+            let size = te_sys_verbs::PairSize { requests: 1, receives: 0, ranges: 1, inline: 0 };
             let pair = domain.queue_pair(size, &queue, &queue, 1)?;
             pair.to_error()?;
             Area::register(&domain, vec![0; 8], Access::LOCAL_WRITE)?;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::objects::tell;
-use super::state::{Receive, Request, State};
+use super::state::{Late, Ranges, Receive, Request, State};
 use crate::ffi::*;
 
 /// What becomes of a request.
@@ -35,6 +35,9 @@ impl State {
                 return;
             }
             let Some(request) = pair.waiting.pop_front() else { return };
+            if failed {
+                self.linger(number, &request);
+            }
             let outcome =
                 if failed { Outcome::Failed(IBV_WC_WR_FLUSH_ERR) } else { self.attempt(number, &request) };
             match outcome {
@@ -50,6 +53,41 @@ impl State {
                     self.complete(number, &request, status);
                     self.fail_pair(number);
                 }
+            }
+        }
+    }
+
+    /// Keeps a WRITE in the network that is given up here, if it may have been sent already.
+    pub(super) fn linger(&mut self, number: u32, request: &Request) {
+        let Some(pair) = self.pairs.get(&number) else { return };
+        let (nic, domain, to) = (pair.nic, pair.domain, pair.attributes.dest_qp_num);
+        let sent = self.nics.get(nic).is_some_and(|nic| nic.lingers && (nic.held || self.held));
+        if !sent || request.opcode != IBV_WR_RDMA_WRITE {
+            return;
+        }
+        let Ok(local) = self.ranges(&request.local, nic, domain, 0) else { return };
+        let mut bytes = vec![0; local.iter().map(|(_, len)| len).sum()];
+        let mut into = bytes.as_mut_ptr().expose_provenance();
+        for (from, len) in local {
+            copy(from, into, len);
+            into += len;
+        }
+        self.late.push(Late { from: number, to, remote: request.remote, rkey: request.rkey, bytes });
+    }
+
+    /// What is in the network arrives, where there still is a queue pair for it.
+    pub(super) fn arrive_late(&mut self) {
+        for late in std::mem::take(&mut self.late) {
+            let ready = |state| matches!(state, IBV_QPS_RTR | IBV_QPS_RTS);
+            let meant = self
+                .pairs
+                .get(&late.to)
+                .filter(|peer| ready(peer.attributes.qp_state) && peer.attributes.dest_qp_num == late.from);
+            let Some(peer) = meant else { continue };
+            let at = (late.remote, late.bytes.len() as u64);
+            let place = (peer.nic, peer.domain);
+            if let Some(remote) = self.region(late.rkey, true, at, place, IBV_ACCESS_REMOTE_WRITE) {
+                copy(late.bytes.as_ptr().expose_provenance(), remote, late.bytes.len());
             }
         }
     }
@@ -118,6 +156,9 @@ impl State {
             }
             remote = remote.wrapping_add(len);
         }
+        if let Some(nic) = self.nics.get_mut(nic) {
+            nic.carried = (nic.carried.0 + 1, nic.carried.1 + len);
+        }
         if request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM {
             self.deliver(to, request, u32::try_from(len).unwrap_or(u32::MAX), IBV_WC_OP_RECV_RDMA_WITH_IMM);
         }
@@ -128,7 +169,7 @@ impl State {
         &mut self,
         to: u32,
         request: &Request,
-        local: &[(usize, usize)],
+        local: &Ranges<(usize, usize)>,
         rnr_retry: u8,
     ) -> Found<Outcome> {
         let peer = self.pairs.get(&to).ok_or(IBV_WC_RETRY_EXC_ERR)?;
@@ -143,8 +184,8 @@ impl State {
             self.refuse(to);
             return Err(IBV_WC_REM_OP_ERR);
         };
-        let mut room: VecDeque<_> = room.into();
-        for &(mut from, mut len) in local {
+        let mut room: VecDeque<_> = room.into_iter().collect();
+        for &(mut from, mut len) in local.iter() {
             while len > 0 {
                 let Some((into, space)) = room.pop_front() else { break };
                 let part = len.min(space);
@@ -194,7 +235,13 @@ impl State {
     }
 
     /// The addresses and lengths of local ranges.
-    fn ranges(&self, ranges: &[ibv_sge], nic: usize, domain: u32, access: u32) -> Found<Vec<(usize, usize)>> {
+    fn ranges(
+        &self,
+        ranges: &Ranges<ibv_sge>,
+        nic: usize,
+        domain: u32,
+        access: u32,
+    ) -> Found<Ranges<(usize, usize)>> {
         let range = |range: &ibv_sge| {
             let bytes = (range.addr, range.length.into());
             let address = self.region(range.lkey, false, bytes, (nic, domain), access)?;

@@ -228,9 +228,19 @@ impl Fabric {
         }
     }
 
+    /// Has WRITEs of one NIC that are held be in the network already: when their queue pair fails or goes, they are flushed as
+    /// always, and arrive at the peer with [`Self::release`] nevertheless, if its queue pair is still there.
+    pub fn linger(&self, nic: &str) {
+        let mut state = self.state();
+        if let Some(nic) = state.nic(nic) {
+            state.nics[nic].lingers = true;
+        }
+    }
+
     /// Carries out what was held, in the order of the queue pairs' numbers.
     pub fn release(&self) {
         let mut state = self.state();
+        state.arrive_late();
         state.held = false;
         state.nics.iter_mut().for_each(|nic| nic.held = false);
         state.run_all();
@@ -293,6 +303,13 @@ impl Fabric {
     #[must_use]
     pub fn posted(&self) -> (u64, u64) {
         self.state().posted
+    }
+
+    /// How many READs and WRITEs of a NIC have moved their bytes, and how many bytes these were.
+    #[must_use]
+    pub fn carried(&self, nic: &str) -> (u64, u64) {
+        let state = self.state();
+        state.nic(nic).map_or((0, 0), |nic| state.nics[nic].carried)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

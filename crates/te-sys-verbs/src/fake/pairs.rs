@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::state::{Receive, Request, State};
+use super::state::{Ranges, Receive, Request, State};
 use crate::ffi::*;
 use crate::port::LinkLayer;
 
@@ -18,7 +18,12 @@ impl State {
         Some((place, errno))
     }
 
-    pub(super) fn accept(&mut self, number: u32, wr: &ibv_send_wr, local: Vec<ibv_sge>) -> Result<(), c_int> {
+    pub(super) fn accept(
+        &mut self,
+        number: u32,
+        wr: &ibv_send_wr,
+        local: Ranges<ibv_sge>,
+    ) -> Result<(), c_int> {
         let pair = self.pairs.get_mut(&number).ok_or(libc::EINVAL)?;
         let state = pair.attributes.qp_state;
         let known = matches!(

@@ -9,7 +9,7 @@ use std::ptr;
 
 use super::calls::{busy, number, place, pointer, set_errno, settle};
 use super::objects::{FakeChannel, hear, pipe};
-use super::state::{ChannelState, Pair, Queue, Receive};
+use super::state::{ChannelState, Pair, Queue, Ranges, Receive};
 use crate::error::Call;
 use crate::ffi::*;
 
@@ -169,8 +169,9 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, len: c_int, room: *mut 
         return -libc::EIO;
     }
     let count = usize::try_from(len).unwrap_or(0).min(queue.entries.len());
-    let taken: Vec<_> = queue.entries.drain(..count).collect();
-    for (at, (entry, request)) in taken.into_iter().enumerate() {
+    for at in 0..count {
+        let taken = state.queues.get_mut(&handle).and_then(|queue| queue.entries.pop_front());
+        let Some((entry, request)) = taken else { break };
         // SAFETY: see the top of the file; there is room for `len`.
         unsafe { room.wrapping_add(at).write(entry) };
         // Whatever was posted before it is complete too, and its place free.
@@ -236,6 +237,8 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: see the top of the file.
     let (core, nic, _) = unsafe { place(context) };
     let result = settle(&mut core.lock(), Call::DestroyQp, nic, qp_num, |state| {
+        let left = state.pairs.get_mut(&qp_num).map(|pair| std::mem::take(&mut pair.waiting));
+        left.into_iter().flatten().for_each(|request| state.linger(qp_num, &request));
         state.pairs.remove(&qp_num);
         Ok((qp_num, ()))
     });
@@ -280,13 +283,13 @@ pub(super) unsafe extern "C" fn query_qp(
 }
 
 /// The ranges of a request.
-unsafe fn ranges(list: *const ibv_sge, count: c_int) -> Vec<ibv_sge> {
+unsafe fn ranges(list: *const ibv_sge, count: c_int) -> Ranges<ibv_sge> {
     match usize::try_from(count) {
         Ok(count) if count > 0 => {
             // SAFETY: see the top of the file; there are so many.
-            unsafe { std::slice::from_raw_parts(list, count) }.to_vec()
+            unsafe { std::slice::from_raw_parts(list, count) }.iter().copied().collect()
         }
-        _ => Vec::new(),
+        _ => std::iter::empty().collect(),
     }
 }
 

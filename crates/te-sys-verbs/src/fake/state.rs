@@ -16,7 +16,14 @@ impl Core {
     pub(super) fn new(nics: Vec<Nic>) -> Arc<Self> {
         let nics = nics
             .into_iter()
-            .map(|config| NicState { config, active: true, keys: None, held: false })
+            .map(|config| NicState {
+                config,
+                active: true,
+                keys: None,
+                held: false,
+                lingers: false,
+                carried: (0, 0),
+            })
             .collect();
         Arc::new(Self(Mutex::new(State { nics, ..State::default() })))
     }
@@ -70,6 +77,8 @@ pub(super) struct State {
     pub(super) held: bool,
     pub(super) records: Vec<Record>,
     pub(super) posted: (u64, u64),
+    /// WRITEs that are in the network although their queue pair has failed or is gone.
+    pub(super) late: Vec<Late>,
     buried: Vec<Buried>,
 }
 
@@ -87,6 +96,20 @@ pub(super) struct NicState {
     pub(super) active: bool,
     pub(super) keys: Option<(usize, i32)>,
     pub(super) held: bool,
+    pub(super) lingers: bool,
+    /// Requests that it has carried out, and their bytes.
+    pub(super) carried: (u64, u64),
+}
+
+/// A WRITE on its way without anybody here who waits for it.
+pub(super) struct Late {
+    /// The queue pair that it is from.
+    pub(super) from: u32,
+    /// The one that it goes to.
+    pub(super) to: u32,
+    pub(super) remote: u64,
+    pub(super) rkey: u32,
+    pub(super) bytes: Vec<u8>,
 }
 
 pub(super) struct ContextState {
@@ -143,14 +166,46 @@ pub(super) struct Request {
     pub(super) opcode: u32,
     pub(super) flags: u32,
     pub(super) immediate: u32,
-    pub(super) local: Vec<ibv_sge>,
+    pub(super) local: Ranges<ibv_sge>,
     pub(super) remote: u64,
     pub(super) rkey: u32,
 }
 
 pub(super) struct Receive {
     pub(super) id: u64,
-    pub(super) local: Vec<ibv_sge>,
+    pub(super) local: Ranges<ibv_sge>,
+}
+
+/// The ranges of a request. Most have one, which takes no allocation, so that tests can count those of what is above.
+pub(super) struct Ranges<T> {
+    first: Option<T>,
+    others: Vec<T>,
+}
+
+impl<T> Ranges<T> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.first.iter().chain(&self.others)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.iter().count()
+    }
+}
+
+impl<T> FromIterator<T> for Ranges<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
+        let mut all = all.into_iter();
+        Self { first: all.next(), others: all.collect() }
+    }
+}
+
+impl<T> IntoIterator for Ranges<T> {
+    type Item = T;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<T>, std::vec::IntoIter<T>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.others)
+    }
 }
 
 impl State {

@@ -35,7 +35,7 @@ impl Side {
         let channel = context.completion_channel().unwrap();
         let cookie = 0x1234;
         let queue = context.completion_queue(size, Some(&channel), cookie).unwrap();
-        let size = PairSize { requests: REQUESTS, receives: 16, ranges: 4 };
+        let size = PairSize { requests: REQUESTS, receives: 16, ranges: 4, inline: 0 };
         let pair = domain.queue_pair(size, &queue, &queue, cookie).unwrap();
         Self { context, domain, queue, pair, gid_index, cookie }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::netdev;
 use crate::root::Root;
 
 /// The network namespace of this process: what an address of an RDMA device is compared with.
@@ -23,6 +24,13 @@ impl Namespace {
     /// A namespace with these interfaces, of whose addresses nothing is known.
     pub fn of<S: Into<String>>(netdevs: impl IntoIterator<Item = S>) -> Self {
         Self { netdevs: netdevs.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+
+    /// The namespace of whoever looks: little is read, unlike for a whole [`Host`](crate::Host).
+    #[must_use]
+    pub fn discover(root: &Root) -> Self {
+        let netdevs = netdev::netdevs(root).unwrap_or_default();
+        Self::read(root, netdevs.into_iter().map(|netdev| netdev.name))
     }
 
     /// Whether an address that can be routed is one of this namespace, as far as that is known.

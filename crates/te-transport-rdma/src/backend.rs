@@ -1,178 +1,251 @@
-//! What the transport says about itself in a descriptor, and what it reads in that of a peer.
+//! The transport as the engine sees it.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Instant;
 
+use parking_lot::Mutex;
+use te_memory::Region;
 use te_segment::{
-    BufferDescriptor, DescriptorBuilder, Device, MemoryKey, NicName, SegmentDescriptor, Topology,
-    TransportKind, Via,
+    BufferDescriptor, DescriptorBuilder, Incarnation, Location, SegmentDescriptor, TransportKind,
 };
-use te_transport::{Assessment, Capabilities, Fencing, Reach};
+use te_sys_verbs::Verbs;
+use te_transport::{
+    Assessment, Capabilities, Context, Install, InstallError, Path, RDMA_PROTOCOL, Registration, Threads,
+    Transport, TransportError,
+};
 
-use crate::negotiate::{PeerAddress, Scope};
-use crate::registration::Chunk;
-use crate::wire::{NicPath, NicPathError};
+use crate::client::{Common, Nics, Peer, Peers, RdmaPath, Shared};
+use crate::config::RdmaConfig;
+use crate::counters::{Counters, RdmaCounters};
+use crate::device::{Desk, Errand, NotRegistered, Registry, Setup, all, poll, topology};
+use crate::error::transport_error;
+use crate::offer;
+use crate::route::Reach;
 
-/// What RDMA can do. `device_memory`: whether some NIC registers memory of devices.
-#[must_use]
-pub fn capabilities(device_memory: bool) -> Capabilities {
-    Capabilities {
-        read: true,
-        write: true,
-        host_memory: true,
-        device_memory,
-        max_slice: u64::MAX,
-        reach: Reach::Network,
-        // A te target destroys its queue pairs toward the life that is fenced.
-        fencing: Fencing::Target,
-        // Queue pairs are bound to both lives, and keys end with their registration.
-        checks_identity: true,
-        registers_at_once: false,
+/// The transport before it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Rdma {
+    config: RdmaConfig,
+    verbs: Option<Verbs>,
+}
+
+impl Rdma {
+    /// Over the NICs of this host.
+    #[must_use]
+    pub fn new(config: RdmaConfig) -> Self {
+        Self { config, verbs: None }
     }
-}
 
-/// Adds the NICs and what they are close to. `server` is how this engine is called in NIC paths, if not by its name.
-pub fn advertise(
-    builder: DescriptorBuilder,
-    nics: impl IntoIterator<Item = Device>,
-    topology: Topology,
-    server: Option<String>,
-) -> DescriptorBuilder {
-    let builder = nics.into_iter().fold(builder, DescriptorBuilder::device).topology(topology);
-    match server {
-        Some(server) => builder.rdma_server_name(server),
-        None => builder,
+    /// Over the NICs that a library finds which is loaded already.
+    #[must_use]
+    pub fn over(verbs: Verbs, config: RdmaConfig) -> Self {
+        Self { config, verbs: Some(verbs) }
     }
-}
 
-/// How peers reach a registered part of a buffer.
-#[must_use]
-pub fn via(chunk: &Chunk) -> Via {
-    Via::Rdma { keys: chunk.keys.iter().map(|(nic, keys)| (nic.clone(), keys.remote)).collect() }
-}
-
-/// The path of one of the peer's NICs.
-///
-/// # Errors
-///
-/// If the peer has a name that cannot stand in a path.
-pub fn nic_path(peer: &SegmentDescriptor, nic: &NicName) -> Result<NicPath, NicPathError> {
-    let server = peer.rdma_server_name().filter(|server| !server.is_empty());
-    NicPath::new(server.unwrap_or_else(|| peer.name().as_str()), nic.clone())
-}
-
-/// The address of one of the peer's NICs as its descriptor states it.
-#[must_use]
-pub fn peer_address(peer: &SegmentDescriptor, nic: &NicName) -> Option<PeerAddress> {
-    let device = peer.device(nic).filter(|device| is_usable(device))?;
-    Some(PeerAddress { gid: device.gid(), lid: device.lid() })
-}
-
-/// The keys of a buffer at those of the peer's NICs that can be used. A reference engine lists NICs that it could not
-/// open without an address, and with keys that mean nothing.
-#[must_use]
-pub fn keys(peer: &SegmentDescriptor, buffer: &BufferDescriptor) -> BTreeMap<NicName, MemoryKey> {
-    let Some(Via::Rdma { keys }) = buffer.via_transport(&TransportKind::RDMA) else { return BTreeMap::new() };
-    let usable = |nic: &NicName| peer.device(nic).is_some_and(is_usable);
-    keys.iter().filter(|(nic, _)| usable(nic)).map(|(nic, key)| (nic.clone(), *key)).collect()
-}
-
-/// Whether the peer can be reached at all, judged from its descriptor.
-#[must_use]
-pub fn assess(peer: &SegmentDescriptor) -> Assessment {
-    let nics: Vec<_> = peer.devices().iter().filter(|device| is_usable(device)).collect();
-    if nics.is_empty() {
-        return Assessment::Unusable(match peer.devices().len() {
-            0 => "the peer has no RDMA device".to_owned(),
-            count => format!("none of the peer's {count} RDMA devices has an address"),
+    /// Opens the NICs and answers peers.
+    ///
+    /// # Errors
+    ///
+    /// [`InstallError::Config`] for a setting out of range, [`InstallError::Unavailable`] with what is lacking when no NIC can
+    /// be used, [`InstallError::Failed`] when no thread can be started.
+    pub fn start(self, context: &Context) -> Result<Arc<RdmaTransport>, InstallError> {
+        let transport = TransportKind::RDMA;
+        self.config.validate().map_err(|error| error.into_install_error(transport.clone()))?;
+        let unavailable =
+            |missing: String| InstallError::Unavailable { transport: TransportKind::RDMA, missing };
+        let failed = |cause: String| InstallError::Failed { transport: TransportKind::RDMA, cause };
+        let verbs = match self.verbs {
+            Some(verbs) => verbs,
+            None => Verbs::load().map_err(|error| unavailable(error.to_string()))?,
+        };
+        let common = Arc::new(Common {
+            incarnation: context.incarnation,
+            server: context.name.as_str().to_owned(),
+            config: self.config,
+            bootstrap: context.bootstrap.clone(),
+            counters: Counters::default(),
+            threads: Arc::new(Threads::new("te-rdma")),
+            peers: Peers::default(),
+            closing: AtomicBool::new(false),
         });
-    }
-    if let Err(error) = nic_path(peer, nics[0].name()) {
-        return Assessment::Unusable(format!("the peer's name cannot stand in a NIC path: {error}"));
-    }
-    let names: Vec<_> = nics.iter().map(|device| device.name().as_str()).collect();
-    Assessment::Usable(format!("RDMA devices {}", names.join(", ")))
-}
-
-/// As [`assess`], for one buffer of the peer.
-#[must_use]
-pub fn assess_buffer(peer: &SegmentDescriptor, buffer: &BufferDescriptor) -> Assessment {
-    match assess(peer) {
-        Assessment::Usable(_) if keys(peer, buffer).is_empty() => {
-            Assessment::Unusable("the buffer has no key at any usable RDMA device of the peer".to_owned())
+        let (opened, lacking) = all(&verbs, &common);
+        for reason in &lacking {
+            tracing::info!(target: "te::rdma", reason, "a NIC is not used");
         }
-        assessment => assessment,
-    }
-}
-
-fn is_usable(device: &Device) -> bool {
-    device.lid() != 0 || device.gid().is_some_and(|gid| Scope::of(gid) != Scope::Unset)
-}
-
-#[cfg(test)]
-mod tests {
-    use te_segment::{
-        Access, AddressRange, CompatProtocol, EncodeOptions, Generation, Identity, Incarnation, Location,
-        SegmentName,
-    };
-
-    use super::*;
-    use crate::registration::Keys;
-
-    fn nic(name: &str) -> NicName {
-        name.parse().unwrap()
-    }
-
-    fn peer(devices: Vec<Device>) -> SegmentDescriptor {
-        let keys = |at| Keys { local: MemoryKey::new(at), remote: MemoryKey::new(at + 100) };
-        let range = AddressRange::new(0x1000, 4096).unwrap();
-        let chunk = Chunk {
-            range,
-            keys: (1..).zip(&devices).map(|(at, device)| (device.name().clone(), keys(at))).collect(),
-        };
-        let identity = Identity::Te { incarnation: Incarnation::from_bits(1), control: None };
-        let mut builder =
-            SegmentDescriptor::builder(SegmentName::new("10.0.0.8:1").unwrap()).identity(identity);
-        if !devices.is_empty() {
-            let via = BTreeMap::from([(TransportKind::RDMA, via(&chunk))]);
-            let (access, generation) = (Access::REMOTE_READ, Some(Generation::new(1)));
-            let buffer = BufferDescriptor::new(range, Location::cpu(0), access, generation, via).unwrap();
-            builder = builder.buffer(buffer);
+        if opened.is_empty() {
+            let reasons =
+                if lacking.is_empty() { "there is no RDMA device".to_owned() } else { lacking.join("; ") };
+            return Err(unavailable(reasons));
         }
-        advertise(builder, devices, Topology::new(), None).build().unwrap()
+        let mut largest = common.config.max_mr_size;
+        for (nic, _) in &opened {
+            let limits = nic.context().limits().map_err(|error| failed(error.to_string()))?;
+            largest = largest.min(limits.registration_bytes);
+        }
+        let names: BTreeSet<_> = opened.iter().map(|(nic, _)| nic.name().clone()).collect();
+        let nics: Nics = opened.iter().map(|(nic, _)| nic.clone()).collect();
+        let shared = Arc::new(Shared {
+            common,
+            nics: nics.clone(),
+            regions: Registry::default(),
+            topology: topology(&names),
+            reach: Mutex::new(Reach::default()),
+        });
+        let running = Arc::new(RdmaTransport {
+            capabilities: offer::capabilities(false),
+            largest: NonZeroU64::new(largest).unwrap_or(NonZeroU64::MIN),
+            shared,
+        });
+        // From here on, dropping it ends what has been started.
+        for (nic, errands) in opened {
+            let setup = Setup::new(nic.clone());
+            let threads = &running.shared.common.threads;
+            threads.spawn("setup", move || setup.run(&errands)).map_err(|error| failed(error.to_string()))?;
+            threads.spawn("poll", move || poll(&nic)).map_err(|error| failed(error.to_string()))?;
+        }
+        if !context.bootstrap.handle(RDMA_PROTOCOL, Arc::new(Desk(Arc::downgrade(&nics)))) {
+            return Err(failed("handshakes are answered by another transport already".to_owned()));
+        }
+        Ok(running)
+    }
+}
+
+impl Install for Rdma {
+    fn kind(&self) -> TransportKind {
+        TransportKind::RDMA
     }
 
-    fn device(name: &str, gid: &str) -> Device {
-        Device::rdma(nic(name), 0, gid.parse().unwrap())
+    fn install(self: Box<Self>, context: &Context) -> Result<Arc<dyn Transport>, InstallError> {
+        Ok(self.start(context)?)
+    }
+}
+
+/// The running transport. Dropping it stops it without waiting; [`Transport::shutdown`] waits.
+pub struct RdmaTransport {
+    capabilities: Capabilities,
+    /// Largest registration that every NIC takes, in bytes.
+    largest: NonZeroU64,
+    shared: Arc<Shared>,
+}
+
+impl RdmaTransport {
+    /// What was done since the start.
+    #[must_use]
+    pub fn counters(&self) -> RdmaCounters {
+        self.shared.common.counters.snapshot()
     }
 
-    const GID: &str = "00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:08";
-    const NULL: &str = "00:00:00:00:00:00:00:00:00:00:00:00:00:00:00:00";
+    fn stop(&self) {
+        if !self.shared.common.closing.swap(true, Ordering::SeqCst) {
+            self.shared.nics.iter().for_each(|nic| nic.signals().errand(Errand::Shut));
+        }
+    }
+}
 
-    #[test]
-    fn what_is_advertised_is_read_again() {
-        let peer = peer(vec![device("mlx5_0", GID), device("mlx5_1", GID)]);
-        let options = EncodeOptions {
-            compat: CompatProtocol::Rdma,
-            extension: true,
-            timestamp: "2026-01-15 09:30:11.004211".to_owned(),
-        };
-        let record = peer.encode(&options).unwrap();
-        let read = SegmentDescriptor::decode(record.as_bytes()).unwrap().descriptor;
-        assert_eq!(assess(&read), Assessment::Usable("RDMA devices mlx5_0, mlx5_1".into()));
-        let buffer = &read.buffers()[0];
-        assert!(assess_buffer(&read, buffer).is_usable());
-        assert_eq!(keys(&read, buffer)[&nic("mlx5_1")], MemoryKey::new(102));
-        assert_eq!(nic_path(&read, &nic("mlx5_1")).unwrap().to_string(), "10.0.0.8:1@mlx5_1");
-        assert_eq!(peer_address(&read, &nic("mlx5_0")).unwrap().gid, Some(GID.parse().unwrap()));
-        assert_eq!(peer_address(&read, &nic("mlx5_2")), None);
+impl Transport for RdmaTransport {
+    fn kind(&self) -> TransportKind {
+        TransportKind::RDMA
     }
 
-    #[test]
-    fn devices_that_could_not_be_opened_are_not_used() {
-        let half = peer(vec![device("mlx5_0", NULL), device("mlx5_1", GID)]);
-        assert_eq!(keys(&half, &half.buffers()[0]).into_keys().collect::<Vec<_>>(), [nic("mlx5_1")]);
-        let dead = peer(vec![device("mlx5_0", NULL)]);
-        assert_eq!(assess(&dead).reason(), "none of the peer's 1 RDMA devices has an address");
-        assert_eq!(assess(&peer(vec![])).reason(), "the peer has no RDMA device");
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn advertise(&self, builder: DescriptorBuilder) -> DescriptorBuilder {
+        let devices = self.shared.nics.iter().map(|nic| nic.device());
+        offer::advertise(builder, devices, self.shared.topology.clone(), None)
+    }
+
+    fn register(&self, region: &Region) -> Result<Registration, TransportError> {
+        if let Location::Device { kind, index } = region.location() {
+            let device = kind.as_str();
+            return Ok(Registration::NotMine(format!(
+                "{device}:{index} is device memory, for which no export is known"
+            )));
+        }
+        if region.access().is_remote() && region.range().len() > self.largest.get() {
+            // A descriptor has one key for a buffer and a NIC.
+            return Ok(Registration::NotMine(format!(
+                "it has {} bytes, a NIC registers {} at a time, and peers are told one key: offer it in parts",
+                region.range().len(),
+                self.largest
+            )));
+        }
+        match self.shared.regions.register(region, &self.shared.nics, self.largest) {
+            Ok(registered) => match registered.chunks.first() {
+                Some(chunk) => Ok(Registration::Registered(offer::via(chunk))),
+                None => Err(transport_error("register", "the region has no parts".to_owned(), false)),
+            },
+            Err(NotRegistered::NotMine(reason)) => Ok(Registration::NotMine(reason)),
+            Err(NotRegistered::Failed { cause, retryable }) => {
+                Err(transport_error("register", cause, retryable))
+            }
+        }
+    }
+
+    fn unregister(&self, region: &Region) -> Result<(), TransportError> {
+        let done = self.shared.regions.unregister(region);
+        done.map_err(|cause| transport_error("unregister", cause, true))
+    }
+
+    fn assess(&self, peer: &SegmentDescriptor) -> Assessment {
+        offer::assess(peer)
+    }
+
+    fn assess_buffer(&self, peer: &SegmentDescriptor, buffer: &BufferDescriptor) -> Assessment {
+        offer::assess_buffer(peer, buffer)
+    }
+
+    fn path(&self, peer: &Arc<SegmentDescriptor>) -> Result<Arc<dyn Path>, String> {
+        match offer::assess(peer) {
+            Assessment::Usable(_) => Ok(Arc::new(RdmaPath(Peer::new(&self.shared, peer)))),
+            other => Err(other.reason().to_owned()),
+        }
+    }
+
+    /// Its queue pairs here are flushed or gone: what it has posted is applied no more.
+    fn fence(&self, peer: Incarnation, deadline: Instant) -> Result<(), TransportError> {
+        let (done, finished) = channel();
+        for nic in self.shared.nics.iter() {
+            nic.signals().errand(Errand::Fence(peer, done.clone()));
+        }
+        drop(done);
+        for nic in self.shared.nics.iter() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // A thread that has ended has nothing left that could be cut off.
+            if let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = finished.recv_timeout(left) {
+                let cause = format!("{} has not cut off {peer} yet", nic.name());
+                return Err(transport_error("fence", cause, true));
+            }
+        }
+        Ok(())
+    }
+
+    fn shutdown(&self, deadline: Instant) -> Result<(), TransportError> {
+        self.stop();
+        let threads = &self.shared.common.threads;
+        let failed = |cause: String| transport_error("shutdown", cause, true);
+        threads
+            .wait_ended(deadline)
+            .map_err(|running| failed(format!("threads still running: {running}")))?;
+        // Nothing is under way any more, and peers find no queue pair.
+        self.shared.regions.close().map_err(failed)
+    }
+}
+
+impl Drop for RdmaTransport {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl std::fmt::Debug for RdmaTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let nics: Vec<_> = self.shared.nics.iter().map(|nic| nic.name().as_str()).collect();
+        f.debug_struct("RdmaTransport").field("nics", &nics).finish_non_exhaustive()
     }
 }

@@ -1,11 +1,9 @@
 //! Failures in the words of this transport.
 
 use std::fmt;
-use std::sync::Arc;
 
-use te_transport::{Failure, FailureKind, Op, PathLabel, RemoteEffect};
-
-use crate::slices::Status;
+use te_segment::TransportKind;
+use te_transport::{FailureKind, TransportError};
 
 /// Why a work request failed, as its completion says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,13 +65,24 @@ impl WorkError {
         self == Self::Flushed
     }
 
-    /// Whether it says something about the local device, memory or request rather than about the path.
+    /// Whether it is the request that is at fault, here or at the responder, rather than the path: no other rail does better.
     #[must_use]
-    pub fn is_local(self) -> bool {
-        matches!(self, Self::LocalLength | Self::LocalQueuePair | Self::LocalProtection | Self::LocalAccess)
+    pub fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Self::LocalLength
+                | Self::LocalQueuePair
+                | Self::LocalProtection
+                | Self::LocalAccess
+                | Self::RemoteInvalid
+                | Self::RemoteAccess
+                | Self::RemoteOperation
+        )
     }
 
-    fn kind(self) -> FailureKind {
+    /// What it is to the caller.
+    #[must_use]
+    pub fn kind(self) -> FailureKind {
         match self {
             Self::LocalLength | Self::LocalProtection | Self::LocalAccess => FailureKind::LocalMemory,
             Self::RemoteAccess | Self::RemoteInvalid => FailureKind::Rejected,
@@ -112,52 +121,33 @@ impl fmt::Display for WorkError {
     }
 }
 
-/// What a slice's failure is to the caller. `posted`: whether any of it was given to a device.
-///
-/// A WRITE that was given to a device may still be applied after it has failed here: packets that are under way are
-/// taken by the peer's NIC as long as its queue pair exists.
-#[must_use]
-pub fn failure(label: &Arc<PathLabel>, op: Op, status: Status, posted: bool) -> Failure {
-    let (kind, cause) = match status {
-        Status::Failed(error) => (error.kind(), error.to_string()),
-        Status::Done | Status::Forfeited => {
-            (FailureKind::ConnectionLost, "the queue pair was destroyed before the work completed".to_owned())
-        }
-    };
-    let effect = match (op, posted) {
-        (Op::Write, true) => RemoteEffect::MayStillApply,
-        _ => RemoteEffect::None,
-    };
-    Failure::new(kind, cause).with_effect(effect).on_path(label.clone())
+/// A step of the transport as a whole failed.
+pub(crate) fn transport_error(operation: &'static str, cause: String, retryable: bool) -> TransportError {
+    TransportError { transport: TransportKind::RDMA, operation, cause, retryable }
 }
 
 #[cfg(test)]
 mod tests {
-    use te_segment::TransportKind;
-
     use super::*;
 
     #[test]
     fn every_status_has_words_and_a_kind() {
         assert_eq!(WorkError::from_number(0), None);
-        let label = Arc::new(PathLabel::new(TransportKind::RDMA, "mlx5_0 to mlx5_1"));
         for number in 1..40 {
-            let error = WorkError::from_number(number).unwrap();
-            let failure = failure(&label, Op::Write, Status::Failed(error), true);
-            assert!(!failure.cause().is_empty() && failure.effect() == RemoteEffect::MayStillApply);
+            assert!(!WorkError::from_number(number).unwrap().to_string().is_empty());
         }
-        let says =
-            |number| failure(&label, Op::Read, Status::Failed(WorkError::from_number(number).unwrap()), true);
-        assert_eq!(says(10).kind(), FailureKind::Rejected);
-        assert_eq!(says(12).kind(), FailureKind::ConnectionLost);
-        assert_eq!(says(4).kind(), FailureKind::LocalMemory);
-        assert_eq!(says(99).to_string(), "connection lost: completion status 99 (rdma mlx5_0 to mlx5_1)");
-        assert_eq!(says(12).effect(), RemoteEffect::None, "a READ changes nothing there");
+        let kind = |number| WorkError::from_number(number).unwrap().kind();
+        assert_eq!(kind(10), FailureKind::Rejected);
+        assert_eq!(kind(12), FailureKind::ConnectionLost);
+        assert_eq!(kind(4), FailureKind::LocalMemory);
+        assert_eq!(WorkError::from_number(99).unwrap().to_string(), "completion status 99");
     }
 
     #[test]
-    fn what_never_began_has_no_effect() {
-        let label = Arc::new(PathLabel::new(TransportKind::RDMA, "x"));
-        assert_eq!(failure(&label, Op::Write, Status::Forfeited, false).effect(), RemoteEffect::None);
+    fn what_says_something_about_the_path_is_no_refusal() {
+        for error in [WorkError::NoAnswer, WorkError::NotReady, WorkError::Flushed, WorkError::Fatal] {
+            assert!(!error.is_refusal(), "{error}");
+        }
+        assert!(WorkError::RemoteAccess.is_refusal() && WorkError::LocalProtection.is_refusal());
     }
 }

@@ -1,30 +1,31 @@
-//! RDMA transport of the te transfer engine, as far as it is decided without a device: what is said to a peer, when an
-//! endpoint lives and dies, which rail takes which piece, what a completion means. It opens no device, posts no work, reads
-//! no clock and draws no random number, and is no installed transport: whoever has devices carries out what it says.
+//! RDMA transport of the te transfer engine: one-sided READs and WRITEs over the queue pairs of every NIC that libibverbs
+//! finds. The library is loaded at run time; a host without it, or without a NIC that can be used, is told what is missing.
 //!
 //! # Quick start
 //!
-//! ```
-//! use std::time::Instant;
-//! use te_segment::Generation;
-//! use te_transport_rdma::endpoint::{Action, Event, Line, ReadyAck, RemoteSet, Timeouts, Turn};
+//! ```no_run
+//! use te_transport::{Context, InstallError, Transport};
+//! use te_transport_rdma::{Rdma, RdmaConfig};
 //!
-//! let now = Instant::now();
-//! let mut line: Line<RemoteSet> = Line::new(Generation::new(1), Turn::Leads, Timeouts::default());
-//!
-//! // An endpoint is wanted: create queue pairs, and send the open (`wire::Handshake::open`).
-//! let first = line.handle(now, Event::Want)[0].endpoint.unwrap();
-//! // The peer accepts: join the queue pairs (`negotiate::agree` has the attributes), then confirm.
-//! let peer = RemoteSet::of_numbers(vec![17, 18]);
-//! let steps = line.handle(now, Event::Opened(first, Ok((peer, ReadyAck::Expected))));
-//! assert!(matches!(steps[0].action, Action::Link(_)));
-//! assert_eq!(line.handle(now, Event::Link(first, true))[0].action, Action::Confirm);
-//! assert!(line.post(1).is_err(), "the peer is not known to be ready");
-//! assert_eq!(line.handle(now, Event::Confirmed(first, Ok(())))[0].action, Action::Ready);
-//! assert_eq!(line.post(1), Ok(first));
+//! # fn run(context: &Context) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut config = RdmaConfig::default();
+//! config.set("nics", "mlx5_0,mlx5_1")?;
+//! // The engine does this, and hands over its control plane, over which queue pairs are joined.
+//! match Rdma::new(config).start(context) {
+//!     Ok(transport) => println!("{transport:?}"),
+//!     Err(InstallError::Unavailable { missing, .. }) => println!("no RDMA here: {missing}"),
+//!     Err(other) => return Err(other.into()),
+//! }
+//! # Ok(())
+//! # }
 //! ```
 //!
-//! # Parts
+//! # How it works
+//!
+//! A request is cut where registrations end and at the slice size, and its pieces are spread over the queue pairs of all rails
+//! that are close to both buffers. Each NIC has a thread that polls while there is something and sleeps otherwise, and one
+//! for everything that waits for a device or a peer. What is decided is decided by values and state machines without I/O,
+//! which are public and usable by themselves:
 //!
 //! | module | decides |
 //! |---|---|
@@ -35,7 +36,7 @@
 //! | [`route`] | NIC here, NIC there and queue pair for each piece |
 //! | [`slices`] | cutting, posting with few signals, completing each piece once |
 //! | [`registration`] | one buffer at every NIC, or at none |
-//! | [`backend`] | what descriptors say |
+//! | [`offer`] | what descriptors say |
 //! | [`error`] | what a failed completion means to the caller |
 //!
 //! # Guarantees
@@ -48,24 +49,37 @@
 //! * **NICs go by name.** A NIC that is missing costs its own rails; no pair outside the rail map is ever tried.
 //! * **Everything is bounded**: endpoints with those that are being destroyed, requests that wait, what is learned, what is
 //!   read from a peer.
-//! * **A registration is at every NIC or nowhere**, and at most one export is open for it.
+//! * **A registration is at every NIC or nowhere**, and at most one export is open for it. It keeps the memory in place until
+//!   it is given up.
+//! * **No WRITE comes late without a word.** One that was posted and did not complete goes on over another rail only after the
+//!   peer has cut the queue pairs that it was posted to. Where the peer cannot be asked, as a reference engine cannot, or not
+//!   in time, the failure says that the bytes may still arrive.
+//! * **A deadline and a cancellation end requests**: what is posted is flushed before its request ends, and others that shared
+//!   the queue pairs go on over fresh ones.
 //!
 //! # Failure behaviour
 //!
-//! No input and no order of events makes this crate panic. Bad bytes of a peer are a [`wire::WireError`] that names the
-//! member; sides that do not fit are a [`negotiate::Disagreement`] with both values; no usable rail is a [`route::NoRoute`]
-//! that lists the NICs of both sides and the reason for each pair. An event that makes no sense changes nothing.
+//! Queue pairs that break are replaced, a NIC whose port goes down gives its work to the others, and both are used again once
+//! they work. Pieces go on where they can; a request fails when no rail is left, with the reason for each pair of NICs. A key
+//! that the peer's NIC refuses fails the request alone. A NIC that cannot be opened costs its own rails.
 //!
-//! A WRITE that was posted and failed may still be applied at the peer, as long as the peer's queue pairs exist.
+//! No input and no order of events makes this crate panic. Bad bytes of a peer are a [`wire::WireError`] that names the
+//! member; sides that do not fit are a [`negotiate::Disagreement`] with both values; no usable rail is a [`route::NoRoute`].
+//! An event that makes no sense changes nothing.
 //!
 //! The handshake is in `docs/wire/rdma.md`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn)]
 
-pub mod backend;
+mod backend;
+mod client;
 mod config;
+mod counters;
+mod device;
 pub mod endpoint;
 pub mod error;
 pub mod negotiate;
+pub mod offer;
+mod probe;
 pub mod registration;
 pub mod route;
 pub mod slices;
@@ -74,7 +88,10 @@ pub mod wire;
 
 use std::time::{Duration, Instant};
 
+pub use backend::{Rdma, RdmaTransport};
 pub use config::RdmaConfig;
+pub use counters::RdmaCounters;
+pub use probe::{ProbeError, probe};
 pub use te_transport::ConfigError;
 
 /// A time of which nobody sees the end, where a sum would overflow the clock.

@@ -102,7 +102,16 @@ const TABLE: &[Row] = &[
     Row {
         crates: "te-tests",
         may_use: &[],
-        tests_may_use: &["te", "te-engine", "te-memory", "te-segment", "te-testkit", "te-metadata-*"],
+        tests_may_use: &[
+            "te",
+            "te-engine",
+            "te-memory",
+            "te-segment",
+            "te-testkit",
+            "te-metadata-*",
+            "te-transport-*",
+            "te-sys-*",
+        ],
     },
     Row { crates: "xtask", may_use: &[], tests_may_use: &[] },
 ];

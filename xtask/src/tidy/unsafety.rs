@@ -8,7 +8,8 @@ use crate::Result;
 use crate::workspace::Package;
 
 /// The crates that touch memory others write to, system calls on it, and libraries of vendors.
-const MAY_BE_UNSAFE: [&str; 4] = ["te-memory", "te-sys-verbs", "te-transport-shm", "te-transport-tcp"];
+const MAY_BE_UNSAFE: [&str; 5] =
+    ["te-memory", "te-sys-verbs", "te-transport-rdma", "te-transport-shm", "te-transport-tcp"];
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
 

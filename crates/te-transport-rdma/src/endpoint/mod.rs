@@ -54,6 +54,12 @@ impl RemoteSet {
     pub fn of_numbers(queue_pairs: Vec<u32>) -> Self {
         Self { queue_pairs, of: None }
     }
+
+    /// Which of its owner's endpoints this is, where the owner says so.
+    #[must_use]
+    pub fn generation(&self) -> Option<Generation> {
+        self.of.map(|(_, generation)| generation)
+    }
 }
 
 impl From<&Offer> for RemoteSet {
@@ -141,6 +147,8 @@ pub enum Closed {
     Broken,
     /// Room was needed for another endpoint.
     Evicted,
+    /// Work on it was given up, and had to be flushed.
+    Interrupted,
     /// This life of the peer was cut off.
     Fenced,
     /// The transport is shutting down.
@@ -156,6 +164,7 @@ impl fmt::Display for Closed {
             Self::LinkFailed => "the queue pairs could not be joined",
             Self::Replaced => "the peer has opened another endpoint",
             Self::Broken => "work on the queue pairs failed",
+            Self::Interrupted => "work on it was given up",
             Self::Evicted => "room was needed for another endpoint",
             Self::Fenced => "the peer was cut off",
             Self::Shutdown => "the transport is shutting down",

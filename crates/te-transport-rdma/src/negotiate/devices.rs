@@ -185,7 +185,7 @@ mod tests {
             let context = verbs.open(nic).unwrap();
             let domain = context.protection_domain().unwrap();
             let queue = context.completion_queue(QueueSize { entries: 16, vector: 0 }, None, 0).unwrap();
-            let size = PairSize { requests: 4, receives: 0, ranges: 1 };
+            let size = PairSize { requests: 4, receives: 0, ranges: 1, inline: 0 };
             let pair = domain.queue_pair(size, &queue, &queue, 0).unwrap();
             let info = context.port(1).unwrap();
             let port = port(&info, &context.limits().unwrap(), Mtu::B4096);

@@ -28,6 +28,7 @@ pub(super) fn offer(from: &str, numbers: [u32; 2], mtu: u32, reads: u8) -> Offer
             incarnation: Incarnation::from_bits(1),
             peer: None,
             peer_generation: None,
+            cut: false,
             generation: Generation::new(1),
             psn: numbers.map(|number| number + 1_000).to_vec(),
             mtu,

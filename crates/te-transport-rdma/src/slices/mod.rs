@@ -2,7 +2,7 @@
 //!
 //! A slice is [cut](Cut) where a registration ends on either side and at the slice size. The pieces become
 //! [`WorkRequest`]s of a [`SendQueue`], which signals few of them and accounts for all: what a signalled one completes, the
-//! ones posted before it on the same queue pair have completed too. [`Parts`] puts the outcomes of one slice together.
+//! ones posted before it on the same queue pair have completed too.
 //!
 //! ```
 //! use te_segment::{AddressRange, MemoryKey};
@@ -18,7 +18,7 @@
 //! }
 //! let mut queue = SendQueue::new(QueueSettings::default());
 //! let mut list = Vec::new();
-//! queue.post(&mut drafts, &mut list);
+//! queue.post(&mut drafts, usize::MAX, &mut list);
 //! // The device completes the last one, which is signalled: all are done.
 //! let last = list.last().unwrap();
 //! assert!(last.signalled);
@@ -28,7 +28,6 @@
 //! ```
 
 mod cut;
-mod parts;
 mod queue;
 mod slots;
 
@@ -39,7 +38,6 @@ use te_segment::MemoryKey;
 use te_transport::Op;
 
 pub use cut::{Cut, NotCovered, Piece, SliceSize};
-pub use parts::Parts;
 pub use queue::{QueueSettings, Refused, SendQueue, completion_entries};
 pub use slots::{Slots, WorkId};
 

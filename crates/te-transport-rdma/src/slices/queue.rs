@@ -58,6 +58,17 @@ impl<T> SendQueue<T> {
         Self { settings, slots: Slots::default(), posted: VecDeque::new(), unsignalled: 0, stale: 0 }
     }
 
+    /// As [`new`](Self::new), with identifiers that begin with `first`; see [`Slots::starting_at`].
+    #[must_use]
+    pub fn starting_at(settings: QueueSettings, first: u32) -> Self {
+        Self { slots: Slots::starting_at(first), ..Self::new(settings) }
+    }
+
+    /// Whom the outcomes are for of what is posted.
+    pub fn owners(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().map(|(owner, _)| owner)
+    }
+
     /// How many more work requests can be posted.
     #[must_use]
     pub fn room(&self) -> usize {
@@ -76,10 +87,15 @@ impl<T> SendQueue<T> {
         self.stale
     }
 
-    /// Makes work requests of as many drafts as there is room for, and appends them to `list`, which is then to be posted
+    /// Makes work requests of as many drafts as there is room for, at most `most`, and appends them to `list`, which is then to be posted
     /// as one. The last one is signalled; returns how many there are.
-    pub fn post(&mut self, drafts: &mut VecDeque<Draft<T>>, list: &mut Vec<WorkRequest>) -> usize {
-        let count = drafts.len().min(self.room());
+    pub fn post(
+        &mut self,
+        drafts: &mut VecDeque<Draft<T>>,
+        most: usize,
+        list: &mut Vec<WorkRequest>,
+    ) -> usize {
+        let count = drafts.len().min(self.room()).min(most);
         let every = self.settings.signal_every.min(self.settings.depth / 4).max(1);
         for (left, draft) in (0..count).rev().zip(drafts.drain(..count)) {
             let Draft { op, piece, local_key, remote_key, owner } = draft;

@@ -42,15 +42,23 @@ struct Slot<T> {
 pub struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
+    first: u32,
 }
 
 impl<T> Default for Slots<T> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
+        Self::starting_at(1)
     }
 }
 
 impl<T> Slots<T> {
+    /// No values; places are first used for the `first` time. Where identifiers of what is gone may still come back, as from
+    /// a queue pair whose number is given out again, a number that was not used lately keeps them apart.
+    #[must_use]
+    pub fn starting_at(first: u32) -> Self {
+        Self { slots: Vec::new(), free: Vec::new(), first }
+    }
+
     /// Keeps a value.
     ///
     /// # Errors
@@ -65,8 +73,8 @@ impl<T> Slots<T> {
             return Ok(WorkId::new(number, slot.generation));
         }
         let Ok(number) = u32::try_from(self.slots.len()) else { return Err(value) };
-        self.slots.push(Slot { generation: 1, value: Some(value) });
-        Ok(WorkId::new(number, 1))
+        self.slots.push(Slot { generation: self.first, value: Some(value) });
+        Ok(WorkId::new(number, self.first))
     }
 
     /// Whether the identifier names a value.
@@ -79,6 +87,11 @@ impl<T> Slots<T> {
     #[must_use]
     pub fn peek(&self, id: WorkId) -> Option<&T> {
         self.slots.get(id.slot()).filter(|slot| slot.generation == id.generation())?.value.as_ref()
+    }
+
+    /// Every value.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
     /// Takes a value out.

@@ -146,7 +146,7 @@ impl Rig {
         let numbers: Vec<_> = (self.drafted..).take(count.into()).collect();
         let mut drafts = numbers.iter().map(|number| draft(*number)).collect();
         let mut list = Vec::new();
-        let posted = self.queue.post(&mut drafts, &mut list);
+        let posted = self.queue.post(&mut drafts, usize::MAX, &mut list);
         assert!(list.last().is_none_or(|last| last.signalled));
         // What finds no room is not drafted at all here.
         let numbers = &numbers[..posted];
@@ -245,7 +245,7 @@ fn few_are_signalled_and_small_writes_are_inline() {
     let mut queue = SendQueue::new(QueueSettings { depth: 64, signal_every: 8, max_inline: 10 });
     let mut drafts: VecDeque<_> = (0..100).map(draft).collect();
     let mut list = Vec::new();
-    assert_eq!((queue.post(&mut drafts, &mut list), queue.room(), drafts.len()), (64, 0, 36));
+    assert_eq!((queue.post(&mut drafts, usize::MAX, &mut list), queue.room(), drafts.len()), (64, 0, 36));
     assert_eq!(list.iter().filter(|request| request.signalled).count(), 8);
     for request in &list {
         assert_eq!(request.inline, request.op == Op::Write && request.piece.local.len() <= 10);
@@ -267,18 +267,4 @@ fn identifiers_of_the_past_name_nothing() {
     assert_eq!((slots.take(first), slots.peek(second), slots.len()), (None, Some(&'b'), 1));
     assert_eq!(WorkId::from_bits(second.to_bits()), second);
     assert!(!slots.contains(WorkId::from_bits(u64::MAX)) && !slots.contains(WorkId::from_bits(0)));
-}
-
-#[test]
-fn a_slice_ends_with_its_last_piece() {
-    let mut parts = Parts::new(3);
-    assert_eq!(parts.ended(Status::Failed(WorkError::Flushed)), None);
-    assert_eq!(parts.ended(Status::Failed(WorkError::NoAnswer)), None);
-    assert_eq!(
-        parts.ended(Status::Done),
-        Some(Status::Failed(WorkError::NoAnswer)),
-        "the cause, not the flush"
-    );
-    assert_eq!(parts.ended(Status::Done), None, "never twice");
-    assert_eq!(Parts::new(1).ended(Status::Done), Some(Status::Done));
 }

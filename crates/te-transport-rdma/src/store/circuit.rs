@@ -103,6 +103,12 @@ impl Circuit {
         }
     }
 
+    /// Until when no endpoint may be opened, be that over or not; none where nothing has failed.
+    #[must_use]
+    pub fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
     /// What it says at this moment.
     #[must_use]
     pub fn state(&self, now: Instant) -> CircuitState {

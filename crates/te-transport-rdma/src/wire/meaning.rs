@@ -31,6 +31,9 @@ pub enum Reading {
     Open(Offer),
     /// To go on, as the sender's queue pairs are ready.
     Confirm(Offer),
+    /// To take out of service what is joined to this endpoint of the sender or to an earlier one, so that nothing of them is
+    /// applied any more once this is answered. te engines only.
+    Cut(Offer),
     /// To open the reference engine's notification channel. Refusing it makes the peer use control frames instead.
     ControlChannel,
 }
@@ -47,7 +50,12 @@ impl Handshake {
         }
         let confirms = self.ready_ack == Some(true);
         let offer = self.offer()?;
-        Ok(if confirms { Reading::Confirm(offer) } else { Reading::Open(offer) })
+        let cuts = offer.terms.as_ref().is_some_and(|terms| terms.cut);
+        Ok(match (cuts, confirms) {
+            (true, _) => Reading::Cut(offer),
+            (false, true) => Reading::Confirm(offer),
+            (false, false) => Reading::Open(offer),
+        })
     }
 
     /// What this answer to `asked` says: the peer's side, or `Err` inside with the peer's reason for a refusal.

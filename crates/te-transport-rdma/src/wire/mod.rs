@@ -24,8 +24,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use te_segment::Gid;
 use te_segment::wire::RawJson;
+use te_segment::{Gid, Incarnation};
 use thiserror::Error;
 
 pub use meaning::{Offer, Reading};
@@ -113,6 +113,8 @@ pub struct Handshake {
     pub refusal: String,
     /// `te`: what te engines tell each other besides.
     pub terms: Option<Terms>,
+    /// `te_life`: in a refusal, which life of the engine refuses, where that is why: another one was meant.
+    pub life: Option<Incarnation>,
     /// Every other member.
     pub extra: BTreeMap<String, RawJson>,
 }
@@ -142,6 +144,14 @@ impl Handshake {
                 expected: "16 hexadecimal bytes with colons",
             })?),
         };
+        let life =
+            match members.text("te_life")?.as_str() {
+                "" => None,
+                text => Some(text.parse().map_err(|_| WireError::Member {
+                    member: "te_life",
+                    expected: "32 hexadecimal digits",
+                })?),
+            };
         Ok(Self {
             payload: members.text("payload")?,
             local: path(&mut members, "local_nic_path")?,
@@ -152,6 +162,7 @@ impl Handshake {
             ready_ack: members.flag("ready_ack")?,
             refusal: members.text("reply_msg")?,
             terms: Terms::take(&mut members)?,
+            life,
             extra: members.rest()?,
         })
     }
@@ -170,6 +181,7 @@ impl Handshake {
             .optional("ready_ack", self.ready_ack)
             .value("reply_msg", self.refusal.as_str())
             .raw("te", self.terms.as_ref().map(Terms::json))
+            .optional("te_life", self.life.map(|life| life.to_string()))
             .line()
     }
 
@@ -194,6 +206,15 @@ impl Handshake {
         Self { ready_ack: Some(true), ..Self::open(Offer { ready_ack: true, ..offer }) }
     }
 
+    /// A request to cut this endpoint and earlier ones. Answered by [`confirmed`](Self::confirmed).
+    #[must_use]
+    pub fn cut(mut offer: Offer) -> Self {
+        if let Some(terms) = &mut offer.terms {
+            terms.cut = true;
+        }
+        Self::open(Offer { ready_ack: false, ..offer })
+    }
+
     /// The answer that accepts: the own side in `ours`, cut to what the one who asked understands.
     #[must_use]
     pub fn accept(asked: &Offer, ours: Offer) -> Self {
@@ -215,5 +236,11 @@ impl Handshake {
     pub fn refuse(reason: &str) -> Self {
         let refusal = if reason.is_empty() { "refused" } else { reason }.to_owned();
         Self { refusal, ..Self::default() }
+    }
+
+    /// The answer to a request that is meant for another life of this engine than `life`, the present one.
+    #[must_use]
+    pub fn other_life(life: Incarnation) -> Self {
+        Self { life: Some(life), ..Self::refuse("another life of this engine was meant") }
     }
 }

@@ -19,6 +19,8 @@ pub struct Terms {
     pub peer: Option<Incarnation>,
     /// `peer_generation`: the endpoint of the receiver that is confirmed; in a ready-ack only.
     pub peer_generation: Option<Generation>,
+    /// `cut`: this request cuts endpoints, see [`Reading::Cut`](super::Reading::Cut).
+    pub cut: bool,
     /// `generation`: which endpoint of the sender these queue pairs are; later ones are larger.
     pub generation: Generation,
     /// `psn`: the first packet sequence number that the sender's queue pair i sends, 24 bits each.
@@ -47,6 +49,7 @@ impl Terms {
             incarnation: life(&te.text("incarnation")?, "te.incarnation")?,
             peer,
             peer_generation: te.number("peer_generation").map(Generation::new),
+            cut: te.flag("cut")?.unwrap_or(false),
             generation: te
                 .number("generation")
                 .map(Generation::new)
@@ -70,6 +73,7 @@ impl Terms {
             .value("incarnation", self.incarnation.to_string())
             .optional("peer", self.peer.map(|peer| peer.to_string()))
             .optional("peer_generation", self.peer_generation.map(Generation::value))
+            .optional("cut", self.cut.then_some(true))
             .value("generation", self.generation.value())
             .value("psn", self.psn.clone())
             .value("mtu", self.mtu)

@@ -21,6 +21,7 @@ fn offer(terms: bool) -> Offer {
             incarnation: Incarnation::from_bits(7),
             peer: Some(Incarnation::from_bits(8)),
             peer_generation: None,
+            cut: false,
             generation: Generation::new(3),
             psn: vec![1000, 16_777_215],
             mtu: 4096,

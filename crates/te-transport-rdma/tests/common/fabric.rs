@@ -133,7 +133,7 @@ impl World {
                 let Some(of) = line.current().filter(|endpoint| endpoint.is_ready()) else { continue };
                 let pairs = us.pairs.get_mut(&(key, of.generation().value())).unwrap();
                 let mut list = Vec::new();
-                let count = pairs.queues[lane.queue_pair].post(drafts, &mut list);
+                let count = pairs.queues[lane.queue_pair].post(drafts, usize::MAX, &mut list);
                 line.post(u32::try_from(count).unwrap()).unwrap();
                 pairs.device[lane.queue_pair].extend(list);
             }

@@ -202,6 +202,7 @@ impl World {
             incarnation: us.life,
             peer: None,
             peer_generation: None,
+            cut: false,
             generation: Generation::new(of),
             psn,
             mtu: us.mtu.bytes(),

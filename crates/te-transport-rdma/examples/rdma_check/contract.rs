@@ -1,0 +1,139 @@
+//! The transport contract over the rails. Where there are two, the second one is the link that cases stall and cut.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use te_segment::{BufferDescriptor, SegmentDescriptor, TransportKind, Via};
+use te_testkit::{Link, LinkControl, Profile, Rig, Side, Verdict, Violation, transport_cases};
+use te_transport::{Context, Install, InstallError, Transport};
+
+use crate::within::Rails;
+
+/// One side before it runs.
+struct Backend(Rails, Side);
+
+impl Install for Backend {
+    fn kind(&self) -> TransportKind {
+        TransportKind::RDMA
+    }
+
+    fn install(self: Box<Self>, context: &Context) -> Result<Arc<dyn Transport>, InstallError> {
+        Ok(self.0.start(self.1, context)?)
+    }
+}
+
+/// The second rail. What it loses is lost: nothing is held back, unlike on a link that only stalls.
+struct SecondRail;
+
+impl SecondRail {
+    fn run(program: &str, words: &[&str]) {
+        // Without a queueing discipline there is none to be removed.
+        let _ = Command::new(program).args(words).stderr(Stdio::null()).status().unwrap();
+    }
+}
+
+impl LinkControl for SecondRail {
+    fn stall(&self) {
+        Self::run("tc", &["qdisc", "add", "dev", "eth1", "root", "netem", "loss", "100%"]);
+    }
+
+    fn resume(&self) {
+        Self::run("tc", &["qdisc", "del", "dev", "eth1", "root"]);
+    }
+
+    fn cut(&self) {
+        Self::run("ip", &["link", "set", "eth1", "down"]);
+        Self::run("ip", &["link", "set", "eth1", "up"]);
+    }
+}
+
+/// The same with keys of one NIC only.
+fn only(descriptor: &SegmentDescriptor, nic: &str) -> Result<SegmentDescriptor, Violation> {
+    let mut builder = SegmentDescriptor::builder(descriptor.name().clone())
+        .identity(descriptor.identity().clone())
+        .topology(descriptor.topology().clone());
+    for device in descriptor.devices() {
+        builder = builder.device(device.clone());
+    }
+    for buffer in descriptor.buffers() {
+        let Some(Via::Rdma { keys }) = buffer.via_transport(&TransportKind::RDMA) else { continue };
+        let keys = keys.iter().filter(|(name, _)| name.as_str() == nic);
+        let keys = keys.map(|(name, key)| (name.clone(), *key)).collect();
+        let via = BTreeMap::from([(TransportKind::RDMA, Via::Rdma { keys })]);
+        let (range, location) = (buffer.range(), buffer.location().clone());
+        builder = builder.buffer(BufferDescriptor::new(
+            range,
+            location,
+            buffer.access(),
+            buffer.generation(),
+            via,
+        )?);
+    }
+    Ok(builder.build()?)
+}
+
+/// The rails, and the far side as it described itself last.
+struct Linked {
+    rails: Rails,
+    far: Mutex<Option<SegmentDescriptor>>,
+}
+
+impl Linked {
+    fn far_nic(&self, rail: usize) -> Option<&str> {
+        self.rails.rails.get(rail).map(|(_, far)| far.as_str())
+    }
+}
+
+impl Rig for Linked {
+    fn backend(&self, side: Side) -> Box<dyn Install> {
+        Box::new(Backend(self.rails.clone(), side))
+    }
+
+    fn profile(&self) -> Profile {
+        let mut profile = Profile::default();
+        // Each piece of a request is refused by itself.
+        profile.whole_refusals = false;
+        // Everything is emulated.
+        profile.grace = Duration::from_secs(10);
+        profile
+    }
+
+    fn present(&self, descriptor: SegmentDescriptor) -> Result<SegmentDescriptor, Violation> {
+        let presented = match (self.far_nic(0), self.far_nic(1)) {
+            (Some(first), Some(_)) => only(&descriptor, first)?,
+            _ => descriptor.clone(),
+        };
+        *self.far.lock().unwrap() = Some(descriptor);
+        Ok(presented)
+    }
+
+    fn link(&self, _far: &SegmentDescriptor) -> Result<Option<Link>, Violation> {
+        let Some(second) = self.far_nic(1) else { return Ok(None) };
+        let far = self.far.lock().unwrap().clone().unwrap();
+        Ok(Some(Link { descriptor: Arc::new(only(&far, second)?), control: Arc::new(SecondRail) }))
+    }
+}
+
+/// Runs the cases of these names, or all. Whether all is well.
+pub(crate) fn run(rails: Rails, names: &[String]) -> bool {
+    let rig: Arc<dyn Rig> = Arc::new(Linked { rails, far: Mutex::new(None) });
+    let mut well = true;
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
+    for case in transport_cases().iter().filter(|case| wanted(case.name())) {
+        let began = Instant::now();
+        let verdict = case.run(&rig);
+        let took = began.elapsed().as_millis();
+        match verdict {
+            Verdict::Failed(violation) => {
+                well = false;
+                println!("not ok contract {}: {violation}", case.name());
+            }
+            // Memory of devices cannot be stalled or cut by the suite.
+            Verdict::NotApplicable(why) => println!("skipped contract {}: {why}", case.name()),
+            _ => println!("ok contract {}: {took} ms", case.name()),
+        }
+    }
+    well
+}

@@ -1,0 +1,667 @@
+//! What goes wrong under a transfer, and what becomes of it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
+
+mod devices;
+
+use std::time::{Duration, Instant};
+
+use devices::{Batch, Bench, LARGE, Mode, Peer, config, expect, fill, first_failure};
+use te_segment::TransportKind;
+use te_sys_verbs::fake::Fault;
+use te_sys_verbs::{Call, EventKind, Gid, Status};
+use te_testkit::node::{Move, outcomes, until};
+use te_transport::{
+    CancelReason, CancelScope, FailureKind, InstallError, Op, Outcome, Path, RemoteEffect, Transport,
+};
+
+const OPS: [Op; 2] = [Op::Write, Op::Read];
+
+/// Sets both sides of a transfer to different bytes; afterwards both have those of `seed`.
+fn prepare(batch: &Batch<'_>, seed: u8) {
+    let (from, to) = match batch.op {
+        Op::Write => (batch.local, batch.remote),
+        Op::Read => (batch.remote, batch.local),
+    };
+    fill(from, seed);
+    to.fill(0xee).unwrap();
+}
+
+fn verify(batch: &Batch<'_>, seed: u8) {
+    expect(batch.local, seed);
+    expect(batch.remote, seed);
+}
+
+/// RDMA-08: NICs that cannot be opened cost their own rails, and every other one is used with its own keys.
+#[test]
+fn nics_that_do_not_open_are_left_out_and_the_others_carry_everything() {
+    let (here, there) = (["a0", "a1", "a2", "a3"], ["b0", "b1", "b2", "b3"]);
+    let calls = [Call::OpenDevice, Call::AllocPd, Call::CreateCq];
+    for subset in 0..15_usize {
+        let bench = Bench::new(&[here, there].concat());
+        let lacks = |at: usize| subset >> at & 1 == 1;
+        for at in (0..4).filter(|at| lacks(*at)) {
+            let call = calls[(subset + at) % calls.len()];
+            bench.fabric.fail(Fault::new(call, libc::ENODEV).on(here[at]));
+        }
+        let (a, b) = (bench.peer(1, &here, config(&[])), bench.peer(2, &there, config(&[])));
+        let names: Vec<_> = a.published().devices().iter().map(|device| device.name().to_string()).collect();
+        let expected: Vec<_> = (0..4).filter(|at| !lacks(*at)).map(|at| here[at]).collect();
+        assert_eq!(names, expected, "{subset}");
+        let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+        for (op, seed) in OPS.into_iter().zip(1..) {
+            let batch = Batch::new(op, &local, &remote, 4);
+            prepare(&batch, seed);
+            batch.done(&*a.path_to(&b));
+            verify(&batch, seed);
+        }
+        // From the other side, where keys of NICs are missing.
+        let (near, far) = (b.local(1 << 20), a.offered(1 << 20));
+        let batch = Batch::new(Op::Write, &near, &far, 4);
+        prepare(&batch, 9);
+        batch.done(&*b.path_to(&a));
+        verify(&batch, 9);
+        for (at, nic) in here.iter().enumerate() {
+            assert_eq!(bench.bytes_of(nic) > 0, !lacks(at), "{subset}: {nic}");
+        }
+    }
+}
+
+/// RDMA-08: without a NIC there is no transport, and every NIC is named with its reason.
+#[test]
+fn no_nic_at_all_is_an_error_that_names_each() {
+    let bench = Bench::new(&["a0", "a1", "a2"]);
+    bench.fabric.fail(Fault::new(Call::OpenDevice, libc::EACCES).on("a0"));
+    bench.fabric.fail(Fault::new(Call::AllocPd, libc::ENOMEM).on("a1"));
+    bench.fabric.set_port("a2", false);
+    let error = bench.refused(&["a0", "a1", "a2"]);
+    let InstallError::Unavailable { transport, missing } = error else { panic!("{error}") };
+    assert_eq!(transport, TransportKind::RDMA);
+    for named in ["a0", "a1", "a2", "ibv_alloc_pd", "port 1 is not active"] {
+        assert!(missing.contains(named), "{named} is not in: {missing}");
+    }
+    bench.expect_empty();
+}
+
+/// EP-06: a port that goes down under a transfer costs it nothing but time: what is under way goes over the other NIC, no
+/// byte is carried twice, and the port is used again when it is up.
+#[test]
+fn transfers_go_on_over_the_other_nic_when_a_port_goes_down_under_them() {
+    for (op, seed) in OPS.into_iter().zip(1..) {
+        let (bench, a, b) = Bench::pair();
+        let (local, remote) = (a.local(LARGE), b.offered(LARGE));
+        let path = a.path_to(&b);
+        let batch = Batch::new(op, &local, &remote, 1);
+        batch.done(&*path);
+        prepare(&batch, seed);
+
+        let before = ["a0", "a1"].map(|nic| bench.bytes_of(nic));
+        bench.fabric.hold_nic("a0");
+        let ledger = batch.begin(&*path, &CancelScope::new());
+        until("the other NIC has done its half", || bench.bytes_of("a1") - before[1] == LARGE as u64 / 2);
+        assert_eq!(ledger.resolved(), 0);
+        let down = Instant::now();
+        bench.fabric.set_port("a0", false);
+        assert!(outcomes(&ledger)[0].is_done(), "{op}: {:?}", ledger.outcomes());
+        assert!(down.elapsed() < Duration::from_secs(5), "{op}: {:?}", down.elapsed());
+        verify(&batch, seed);
+        let carried = ["a0", "a1"].map(|nic| bench.bytes_of(nic));
+        assert_eq!([carried[0] - before[0], carried[1] - before[1]], [0, LARGE as u64], "{op}");
+        assert!(a.transport.counters().moved > 0);
+
+        batch.done(&*path);
+        assert_eq!(bench.bytes_of("a0"), carried[0], "a port that is down is not used");
+        bench.fabric.release();
+        bench.fabric.set_port("a0", true);
+        until("the port is used again", || {
+            batch.done(&*path);
+            bench.bytes_of("a0") > carried[0]
+        });
+    }
+}
+
+/// EP-06: the same where it is the peer's port.
+#[test]
+fn transfers_go_on_over_the_other_nic_when_a_port_of_the_peer_goes_down_under_them() {
+    for (op, seed) in OPS.into_iter().zip(1..) {
+        let (bench, a, b) = Bench::pair();
+        let (local, remote) = (a.local(LARGE), b.offered(LARGE));
+        let path = a.path_to(&b);
+        let batch = Batch::new(op, &local, &remote, 1);
+        batch.done(&*path);
+        prepare(&batch, seed);
+        let before: u64 = ["a0", "a1"].map(|nic| bench.bytes_of(nic)).iter().sum();
+        bench.fabric.hold_nic("a0");
+        let ledger = batch.begin(&*path, &CancelScope::new());
+        bench.fabric.set_port("b0", false);
+        bench.fabric.release();
+        assert!(outcomes(&ledger)[0].is_done(), "{op}: {:?}", ledger.outcomes());
+        verify(&batch, seed);
+        let after: u64 = ["a0", "a1"].map(|nic| bench.bytes_of(nic)).iter().sum();
+        assert_eq!(after - before, LARGE as u64, "{op}");
+    }
+}
+
+/// EP-06: no port is a clear failure in time, and one port is enough to go on.
+#[test]
+fn no_port_at_all_fails_clearly_and_one_that_comes_up_is_used() {
+    for (op, seed) in OPS.into_iter().zip(1..) {
+        let (bench, a, b) = Bench::pair();
+        let (local, remote) = (a.local(LARGE), b.offered(LARGE));
+        let path = a.path_to(&b);
+        let batch = Batch::new(op, &local, &remote, 2);
+        batch.done(&*path);
+        bench.fabric.hold();
+        let ledger = batch.begin(&*path, &CancelScope::new());
+        let down = Instant::now();
+        ["a0", "a1"].iter().for_each(|nic| bench.fabric.set_port(nic, false));
+        let outcomes = outcomes(&ledger);
+        let failure = first_failure(&outcomes);
+        assert!(down.elapsed() < Duration::from_secs(5), "{op}: {:?}", down.elapsed());
+        let kinds = [FailureKind::Unreachable, FailureKind::ConnectionLost];
+        assert!(kinds.contains(&failure.kind()), "{op}: {failure}");
+        assert!(outcomes.iter().all(|outcome| !outcome.is_done()));
+        until("a request is refused at once", || {
+            let failure = batch.fails(&*path);
+            failure.kind() == FailureKind::Unreachable && failure.cause().contains("down")
+        });
+
+        bench.fabric.release();
+        bench.fabric.set_port("a1", true);
+        prepare(&batch, seed);
+        until("it works again", || batch.works(&*path));
+        verify(&batch, seed);
+    }
+}
+
+/// A WRITE in the network, of a rail that is down, with the peer's queue pairs of it intact. Returns once it is flushed here.
+fn lost_write(bench: &Bench, batch: &Batch<'_>, path: &dyn Path) -> std::sync::Arc<te_testkit::Ledger> {
+    batch.done(path);
+    fill(batch.local, 1);
+    bench.fabric.hold_nic("a0");
+    bench.fabric.linger("a0");
+    let before = bench.bytes_of("a1");
+    let ledger = batch.begin(path, &CancelScope::new());
+    until("the other NIC has done its half", || bench.bytes_of("a1") > before);
+    bench.fabric.set_port("a0", false);
+    ledger
+}
+
+/// EP-06: a WRITE goes on over another rail only once the peer has taken the first one out of service: what of it is still
+/// in the network arrives nowhere.
+#[test]
+fn a_write_goes_on_after_the_peer_has_cut_the_rail_and_nothing_of_it_comes_late() {
+    let (bench, a, b) = Bench::pair();
+    let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+    let path = a.path_to(&b);
+    let batch = Batch::new(Op::Write, &local, &remote, 1);
+    let ledger = lost_write(&bench, &batch, &*path);
+    assert!(outcomes(&ledger)[0].is_done(), "{:?}", ledger.outcomes());
+    expect(&remote, 1);
+    assert!(a.transport.counters().cuts > 0 && a.wire.cuts() > 0);
+    fill(&local, 2);
+    batch.done(&*path);
+    bench.fabric.release();
+    expect(&remote, 2);
+}
+
+/// EP-06: where the peer cannot be asked, the WRITE fails and says that it may still be applied; and so it may.
+#[test]
+fn a_write_whose_rail_cannot_be_cut_fails_and_says_that_it_may_come_late() {
+    for mode in [Mode::Dead, Mode::Mute] {
+        let (bench, a, b) = Bench::pair();
+        let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+        let path = a.path_to(&b);
+        let batch = Batch::new(Op::Write, &local, &remote, 1);
+        a.wire.set_cuts(mode);
+        let ledger = lost_write(&bench, &batch, &*path);
+        let failure = first_failure(&outcomes(&ledger));
+        assert_eq!(failure.kind(), FailureKind::ConnectionLost, "{failure}");
+        assert_eq!(failure.effect(), RemoteEffect::MayStillApply);
+        assert_eq!(a.transport.counters().cuts, 0);
+        fill(&local, 2);
+        until("it works over the other NIC", || batch.works(&*path));
+        bench.fabric.release();
+        let (now, of) = (te_testkit::node::bytes(&remote), |seed| te_testkit::pattern(seed, 1 << 20));
+        assert!(now != of(2), "{mode:?}: nothing came late, so the test above proves nothing");
+    }
+}
+
+/// EP-06: with the control plane dead altogether, as after the peer's end.
+#[test]
+fn a_write_that_broke_under_a_dead_control_plane_may_still_apply() {
+    let (bench, a, b) = Bench::pair();
+    let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+    let path = a.path_to(&b);
+    let batch = Batch::new(Op::Write, &local, &remote, 1);
+    batch.done(&*path);
+    bench.fabric.hold();
+    let ledger = batch.begin(&*path, &CancelScope::new());
+    b.hang_up();
+    bench.fabric.set_port("a0", false);
+    bench.fabric.release();
+    let failure = first_failure(&outcomes(&ledger));
+    assert_eq!(failure.kind(), FailureKind::ConnectionLost, "{failure}");
+    assert_eq!(failure.effect(), RemoteEffect::MayStillApply);
+}
+
+/// EP-06: a request that waits for the peer to cut a rail ends with its deadline, and when it is cancelled.
+#[test]
+fn a_write_that_waits_for_a_cut_ends_when_its_time_is_over() {
+    for cancels in [false, true] {
+        let (bench, a, b) = Bench::pair();
+        let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+        let path = a.path_to(&b);
+        let batch = Batch::new(Op::Write, &local, &remote, 1);
+        batch.done(&*path);
+        a.wire.set_cuts(Mode::Mute);
+        bench.fabric.hold_nic("a0");
+        let scope = CancelScope::new();
+        let batch = batch.within(if cancels { Duration::from_secs(60) } else { Duration::from_millis(300) });
+        let begun = Instant::now();
+        let ledger = batch.begin(&*path, &scope);
+        bench.fabric.set_port("a0", false);
+        until("the peer is asked to cut", || a.wire.cuts() > 0);
+        if cancels {
+            scope.cancel(CancelReason::Cancelled);
+        }
+        let failure = first_failure(&outcomes(&ledger));
+        let kind = if cancels { FailureKind::Cancelled } else { FailureKind::TimedOut };
+        assert_eq!(failure.kind(), kind, "{failure}");
+        assert_eq!(failure.effect(), RemoteEffect::MayStillApply);
+        assert!(begun.elapsed() < Duration::from_millis(1_500), "{:?}", begun.elapsed());
+    }
+}
+
+/// EP-06: a peer whose device does not flush takes the rail out of service nevertheless before it says so.
+#[test]
+fn a_cut_holds_where_the_peers_device_does_not_flush() {
+    let (bench, a, b) = Bench::pair();
+    let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+    // So that the peer has work of its own on the rail, which it has to flush.
+    let (near, far) = (b.local(1 << 20), a.offered(1 << 20));
+    let (path, back) = (a.path_to(&b), b.path_to(&a));
+    let batch = Batch::new(Op::Write, &local, &remote, 1);
+    batch.done(&*path);
+    bench.fabric.hold_nic("b0");
+    let read = Batch::new(Op::Read, &near, &far, 1).begin(&*back, &CancelScope::new());
+    bench.fabric.fail(Fault::new(Call::ModifyQp, libc::EIO).on("b0"));
+    let ledger = lost_write(&bench, &batch, &*path);
+    assert!(outcomes(&ledger)[0].is_done(), "{:?}", ledger.outcomes());
+    fill(&local, 2);
+    batch.done(&*path);
+    bench.fabric.heal();
+    bench.fabric.release();
+    expect(&remote, 2);
+    assert!(outcomes(&read)[0].is_done(), "{:?}", read.outcomes());
+}
+
+/// FO-16: a burst of events under traffic neither stops it for good nor keeps the transport from ending.
+#[test]
+fn a_burst_of_events_under_traffic_is_survived() {
+    let (bench, a, b) = Bench::pair();
+    let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+    let path = a.path_to(&b);
+    let batch = Batch::new(Op::Write, &local, &remote, 4);
+    batch.done(&*path);
+    let closed = a.transport.counters().closed;
+    for round in 0..10 {
+        for kind in [EventKind::GID_CHANGE, EventKind::PORT_ACTIVE, EventKind::LID_CHANGE] {
+            bench.fabric.raise("a0", kind, 34);
+        }
+        prepare(&batch, round);
+        batch.done(&*path);
+        verify(&batch, round);
+    }
+    // Nothing has changed, whatever the device says.
+    assert_eq!(a.transport.counters().closed, closed);
+    let events = [EventKind::PORT_ERR, EventKind::PORT_ACTIVE];
+    (0..1_000).for_each(|at| bench.fabric.raise("a0", events[at % 2], 1));
+    until("it works again", || batch.works(&*path));
+    let before = bench.bytes_of("a0");
+    until("the NIC is used again", || {
+        batch.done(&*path);
+        bench.bytes_of("a0") > before
+    });
+    a.shutdown();
+    b.shutdown();
+    drop((path, local, remote));
+    drop((a, b));
+    bench.expect_empty();
+}
+
+/// FO-16: events are heard while completions come without a pause.
+#[test]
+fn events_are_heard_under_traffic_without_a_pause() {
+    let (bench, a, b) = Bench::simple();
+    let (local, remote) = (a.local(64 << 10), b.offered(64 << 10));
+    let path = a.path_to(&b);
+    let batch = Batch::new(Op::Read, &local, &remote, 16);
+    batch.done(&*path);
+    let changed = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 77]);
+    bench.fabric.set_gid("a0", 0, changed);
+    bench.fabric.set_gid("a0", 1, Gid(std::net::Ipv4Addr::new(10, 99, 7, 7).to_ipv6_mapped().octets()));
+    let before = a.published();
+    let asked = Instant::now();
+    let heard = || a.published().devices() != before.devices();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !heard() && asked.elapsed() < Duration::from_secs(10) {
+                    batch.works(&*path);
+                }
+            });
+        }
+    });
+    assert!(asked.elapsed() < Duration::from_secs(10), "never");
+}
+
+/// RDMA-10: after a NIC has got another address, transfers work again within two attempts, in both directions, and the new
+/// address is what peers are told.
+#[test]
+fn a_new_address_is_used_within_two_attempts() {
+    for nic in ["a0", "b0"] {
+        let (bench, a, b) = Bench::simple();
+        let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+        let path = a.path_to(&b);
+        let batch = Batch::new(Op::Write, &local, &remote, 1);
+        batch.done(&*path);
+        let address = Gid(std::net::Ipv4Addr::new(10, 99, 7, 7).to_ipv6_mapped().octets());
+        bench.fabric.set_gid(nic, 1, address);
+        prepare(&batch, 3);
+        assert!((0..2).any(|_| batch.works(&*path)), "{nic}: {}", batch.fails(&*path));
+        verify(&batch, 3);
+        let changed = if nic == "a0" { &a } else { &b };
+        let told = || changed.published().devices()[0].gid().unwrap().bytes();
+        until("peers are told", || told() == address.0);
+    }
+}
+
+/// A queue pair that does not take a list as a whole: every slice ends once and well.
+#[test]
+fn lists_that_are_refused_in_the_middle_are_carried_out_once() {
+    for errno in [libc::ENOMEM, libc::EINVAL] {
+        for (op, seed) in OPS.into_iter().zip(1..) {
+            for place in [0, 1, 5, 15, 16, 31] {
+                let (bench, a, b) = Bench::simple();
+                let (local, remote) = (a.local(64 * 4096), b.offered(64 * 4096));
+                let path = a.path_to(&b);
+                let batch = Batch::new(op, &local, &remote, 64);
+                batch.done(&*path);
+                prepare(&batch, seed);
+                bench.fabric.refuse_request("a0", place, errno);
+                let begun = Instant::now();
+                batch.done(&*path);
+                verify(&batch, seed);
+                assert!(
+                    begun.elapsed() < Duration::from_secs(4),
+                    "{errno} {op} {place}: {:?}",
+                    begun.elapsed()
+                );
+            }
+        }
+    }
+}
+
+/// EP-07: a peer whose first work always fails is tried less and less often.
+#[test]
+fn a_peer_whose_first_work_always_fails_is_tried_less_and_less_often() {
+    let (bench, a, b) = Bench::simple();
+    let (local, remote) = (a.local(4096), b.offered(4096));
+    let path = a.path_to(&b);
+    bench.fabric.complete_with("a0", "b0", Status::RETRY_EXC_ERR, u64::MAX);
+    let batch = Batch::new(Op::Read, &local, &remote, 1).within(Duration::from_secs(3));
+    let begun = Instant::now();
+    let mut opens = Vec::new();
+    let mut seen = 0;
+    while begun.elapsed() < Duration::from_millis(3_500) {
+        let _ = batch.run(&*path);
+        let now = a.wire.opens();
+        opens.extend((seen..now).map(|_| begun.elapsed()));
+        seen = now;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // At 0, 1 and 3 s, each a quarter earlier or later; the next is at 7 s at the earliest three quarters of that.
+    assert!((2..=3).contains(&a.wire.opens()), "{opens:?}");
+    assert!(a.transport.counters().endpoints <= 3);
+    assert_eq!(b.wire.opens(), 0);
+}
+
+/// EP-07: failures are forgotten after work has gone well for a while.
+#[test]
+fn what_broke_long_ago_does_not_lengthen_the_next_pause() {
+    let (bench, a, b) = Bench::simple();
+    let (local, remote) = (a.local(4096), b.offered(4096));
+    let path = a.path_to(&b);
+    let batch = Batch::new(Op::Read, &local, &remote, 1);
+    let break_once = || {
+        bench.fabric.complete_with("a0", "b0", Status::RETRY_EXC_ERR, 1);
+        let begun = Instant::now();
+        batch.done(&*path);
+        begun.elapsed()
+    };
+    batch.done(&*path);
+    assert!(break_once() < Duration::from_millis(1_450));
+    let well = Instant::now();
+    while well.elapsed() < Duration::from_millis(5_200) {
+        batch.done(&*path);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let pause = break_once();
+    assert!(pause < Duration::from_millis(1_450), "{pause:?}");
+}
+
+/// EP-07: one break is one failure, however many queue pairs the endpoint has.
+#[test]
+fn an_endpoint_of_many_queue_pairs_breaks_once() {
+    let bench = Bench::new(&["a0", "b0"]);
+    let many = config(&[("queue_pairs", "8"), ("slice_min", "4096")]);
+    let (a, b) = (bench.peer(1, &["a0"], many.clone()), bench.peer(2, &["b0"], many));
+    let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+    let path = a.path_to(&b);
+    let batch = Batch::new(Op::Read, &local, &remote, 1);
+    batch.done(&*path);
+    bench.fabric.hold();
+    let ledger = batch.begin(&*path, &CancelScope::new());
+    bench.fabric.complete_with("a0", "b0", Status::RETRY_EXC_ERR, 8);
+    let begun = Instant::now();
+    bench.fabric.release();
+    assert!(outcomes(&ledger)[0].is_done(), "{:?}", ledger.outcomes());
+    assert!(begun.elapsed() < Duration::from_millis(1_450), "{:?}", begun.elapsed());
+}
+
+/// RDMA-04: a request that the peer refuses costs those behind it nothing, however many there are.
+#[test]
+fn refused_requests_do_not_use_up_the_tries_of_others() {
+    let (bench, a, b) = Bench::simple();
+    let (local, remote) = (a.local(64 * 4096), b.offered(64 * 4096));
+    let path = a.path_to(&b);
+    let gone = b.offered(4096);
+    let published = b.published();
+    let both = a.transport.path(&published).unwrap();
+    let _ = b.withdraw(&gone);
+    let batch = Batch::new(Op::Write, &local, &remote, 64);
+    batch.done(&*path);
+    prepare(&batch, 5);
+    bench.fabric.hold();
+    let bad_local = a.local(4096);
+    let refused = Batch::new(Op::Write, &bad_local, &gone, 1);
+    let bad: Vec<_> = (0..10).map(|_| refused.begin(&*both, &CancelScope::new())).collect();
+    let ledger = batch.begin(&*both, &CancelScope::new());
+    bench.fabric.release();
+    assert!(outcomes(&ledger).iter().all(Outcome::is_done), "{:?}", ledger.failures());
+    for ledger in bad {
+        assert_eq!(first_failure(&outcomes(&ledger)).kind(), FailureKind::Rejected);
+    }
+    verify(&batch, 5);
+}
+
+/// Work of this side on queue pairs that a refused request of the peer has broken goes on.
+#[test]
+fn work_on_queue_pairs_that_the_peer_has_broken_goes_on() {
+    for op in OPS {
+        let (bench, a, b) = Bench::simple();
+        let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+        let (near, far) = (b.local(4096), a.offered(4096));
+        let (path, back) = (a.path_to(&b), b.path_to(&a));
+        let batch = Batch::new(op, &local, &remote, 4);
+        batch.done(&*path);
+        let _ = a.withdraw(&far);
+        prepare(&batch, 6);
+        bench.fabric.hold_nic("a0");
+        let ledger = batch.begin(&*path, &CancelScope::new());
+        let bad = Move::new(Op::Write, &near, &far);
+        // Refused by each of its queue pairs in turn.
+        for _ in 0..2 {
+            assert_eq!(bad.fails(&*back).0, FailureKind::Rejected);
+        }
+        bench.fabric.release();
+        assert!(outcomes(&ledger).iter().all(Outcome::is_done), "{:?}", ledger.failures());
+        verify(&batch, 6);
+    }
+}
+
+/// A batch that is cancelled while its work is held ends soon, touches nothing afterwards, and costs a batch beside it on the
+/// same queue pairs nothing, however often that happens.
+#[test]
+fn cancelled_work_ends_soon_and_its_neighbours_go_on() {
+    for (op, expires) in [(Op::Read, false), (Op::Read, true), (Op::Write, false), (Op::Write, true)] {
+        let (bench, a, b) = Bench::simple();
+        let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+        let other = a.local(1 << 20);
+        let path = a.path_to(&b);
+        let stays = Batch::new(op, &local, &remote, 4);
+        stays.done(&*path);
+        prepare(&stays, 7);
+        bench.fabric.hold_nic("a0");
+        let neighbour = stays.begin(&*path, &CancelScope::new());
+        other.fill(0xdd).unwrap();
+        for _ in 0..6 {
+            let scope = CancelScope::new();
+            let within = if expires { Duration::from_millis(60) } else { Duration::from_secs(60) };
+            let ledger = Batch::new(Op::Read, &other, &remote, 4).within(within).begin(&*path, &scope);
+            let requests = a.transport.counters().requests;
+            until("the work is posted", || expires || requests > 0 && a.transport.counters().requests >= 8);
+            let stopped = Instant::now();
+            if !expires {
+                scope.cancel(CancelReason::Cancelled);
+            }
+            let failure = first_failure(&outcomes(&ledger));
+            let kind = if expires { FailureKind::TimedOut } else { FailureKind::Cancelled };
+            assert_eq!(failure.kind(), kind, "{failure}");
+            assert!(stopped.elapsed() < Duration::from_secs(1), "{:?}", stopped.elapsed());
+        }
+        assert_eq!(neighbour.resolved(), 0, "{:?}", neighbour.failures());
+        bench.fabric.release();
+        assert!(outcomes(&neighbour).iter().all(Outcome::is_done), "{:?}", neighbour.failures());
+        verify(&stays, 7);
+        assert!(te_testkit::node::bytes(&other).iter().all(|byte| *byte == 0xdd), "{op} {expires}");
+    }
+}
+
+/// FO-16: a device that is gone costs its own rails: what it had under way goes on, and memory can still be registered.
+#[test]
+fn a_device_that_has_failed_costs_its_own_rails_only() {
+    for op in OPS {
+        let (bench, a, b) = Bench::pair();
+        let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+        let path = a.path_to(&b);
+        let batch = Batch::new(op, &local, &remote, 4);
+        batch.done(&*path);
+        prepare(&batch, 8);
+        bench.fabric.hold_nic("a0");
+        let ledger = batch.begin(&*path, &CancelScope::new());
+        for call in [Call::RegMr, Call::PollCq, Call::CreateQp, Call::QueryPort] {
+            bench.fabric.fail(Fault::new(call, libc::EIO).on("a0"));
+        }
+        let failed = Instant::now();
+        bench.fabric.raise("a0", EventKind::DEVICE_FATAL, 1);
+        assert!(outcomes(&ledger).iter().all(Outcome::is_done), "{:?}", ledger.failures());
+        assert!(failed.elapsed() < Duration::from_secs(3), "{:?}", failed.elapsed());
+        verify(&batch, 8);
+        let later = a.local(1 << 20);
+        Batch::new(op, &later, &remote, 4).done(&*path);
+    }
+}
+
+/// Two engines that both open, break and cut at the same time.
+#[test]
+fn traffic_both_ways_survives_ports_that_go_up_and_down() {
+    let (bench, a, b) = Bench::pair();
+    let run = |here: &Peer, there: &Peer, seed: u8| {
+        let (local, remote) = (here.local(1 << 20), there.offered(1 << 20));
+        let path = here.path_to(there);
+        for round in 0..20 {
+            let batch = Batch::new(OPS[round % 2], &local, &remote, 4);
+            prepare(&batch, seed);
+            until("a transfer works", || batch.works(&*path));
+            verify(&batch, seed);
+        }
+    };
+    std::thread::scope(|scope| {
+        let (first, second) = (scope.spawn(|| run(&a, &b, 1)), scope.spawn(|| run(&b, &a, 2)));
+        let mut turn = 0;
+        while !first.is_finished() || !second.is_finished() {
+            let nic = ["a0", "b1", "a1", "b0"][turn % 4];
+            bench.fabric.set_port(nic, false);
+            std::thread::sleep(Duration::from_millis(3));
+            bench.fabric.set_port(nic, true);
+            std::thread::sleep(Duration::from_millis(20));
+            turn += 1;
+        }
+    });
+    for peer in [&a, &b] {
+        peer.shutdown();
+    }
+}
+
+/// FO-16: what has worked for one path is known to work, to every other one: a rail is not fenced for having never worked.
+#[test]
+fn a_rail_that_works_is_not_fenced_on_behalf_of_another_path() {
+    let (bench, a, b) = Bench::simple();
+    let (local, remote) = (a.local(4096), b.offered(4096));
+    let batch = Batch::new(Op::Read, &local, &remote, 1);
+    batch.done(&*a.path_to(&b));
+    let path = a.path_to(&b);
+    bench.fabric.complete_with("a0", "b0", Status::RETRY_EXC_ERR, 3);
+    let failure = batch.fails(&*path);
+    assert!(!failure.cause().contains("never worked"), "{failure}");
+}
+
+/// EP-06: what failed while the port was down says nothing about it once it is up.
+#[test]
+fn a_port_that_comes_up_is_used_at_once() {
+    let (bench, a, b) = Bench::simple();
+    let (local, remote) = (a.local(1 << 20), b.offered(1 << 20));
+    let path = a.path_to(&b);
+    let batch = Batch::new(Op::Read, &local, &remote, 4);
+    batch.done(&*path);
+    for _ in 0..3 {
+        bench.fabric.hold();
+        let ledger = batch.begin(&*path, &CancelScope::new());
+        bench.fabric.set_port("a0", false);
+        bench.fabric.release();
+        let _ = outcomes(&ledger);
+        let up = Instant::now();
+        bench.fabric.set_port("a0", true);
+        until("it works again", || batch.works(&*path));
+        assert!(up.elapsed() < Duration::from_millis(700), "{:?}", up.elapsed());
+    }
+}
+
+/// EP-07: a device that takes no work at all is not given queue pairs over and over.
+#[test]
+fn a_device_that_takes_no_work_is_tried_less_and_less_often() {
+    let (bench, a, b) = Bench::simple();
+    let (local, remote) = (a.local(4096), b.offered(4096));
+    let path = a.path_to(&b);
+    bench.fabric.fail(Fault::new(Call::PostSend, libc::ENOMEM).on("a0"));
+    let batch = Batch::new(Op::Write, &local, &remote, 1);
+    let failure = batch.fails(&*path);
+    let kinds = [FailureKind::Unreachable, FailureKind::ConnectionLost];
+    assert!(kinds.contains(&failure.kind()), "{failure}");
+    assert_eq!(failure.effect(), RemoteEffect::None);
+    // Pauses of one and of two seconds, each a quarter shorter or longer, were waited for.
+    assert!(a.wire.opens() <= 3, "{}", a.wire.opens());
+    bench.fabric.heal();
+    until("it works", || batch.works(&*path));
+}

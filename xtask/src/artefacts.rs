@@ -16,17 +16,19 @@ const ALLOWED: [&str; 4] = ["libc.so.", "libm.so.", "libgcc_s.so.", "ld-linux"];
 
 pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
     provision::debian(&[Need { what: What::Program("readelf"), package: "binutils" }])?;
-    let program = te(workspace)?;
-    let dynamic = Cmd::new("readelf").args(["-d", "-W"]).arg(&program).env("LC_ALL", "C").read()?;
-    let needed = needed(&dynamic);
-    if needed.is_empty() {
-        return Err(
-            "readelf names no library the program needs; a dynamic program needs the C library".into()
-        );
-    }
-    println!("te needs {}", needed.join(", "));
     let mut outcome = Outcome::default();
-    outcome.verdict("te", strangers(&needed));
+    // With every feature too: those that are about devices must not link what drives them.
+    for (name, program) in [("te", te(workspace)?), ("te with every feature", te_with_stores(workspace)?)] {
+        let dynamic = Cmd::new("readelf").args(["-d", "-W"]).arg(&program).env("LC_ALL", "C").read()?;
+        let needed = needed(&dynamic);
+        if needed.is_empty() {
+            return Err(
+                "readelf names no library the program needs; a dynamic program needs the C library".into()
+            );
+        }
+        println!("{name} needs {}", needed.join(", "));
+        outcome.verdict(name, strangers(&needed));
+    }
     Ok(outcome)
 }
 
@@ -82,6 +84,9 @@ Dynamic section at offset 0x2d8 contains 30 entries:
     #[test]
     fn a_vendor_library_is_a_stranger() {
         assert_eq!(strangers(&needed(DYNAMIC)), ["needs libibverbs.so.1"]);
+        for library in ["librdmacm.so.1", "libmlx5.so.1", "libcuda.so.1"] {
+            assert_eq!(strangers(&[library]).len(), 1, "{library}");
+        }
     }
 
     #[test]

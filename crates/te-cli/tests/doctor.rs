@@ -260,9 +260,9 @@ fn only_what_is_needed_fails() {
     let text = succeeds(&["doctor", "--root", root]);
     assert!(text.contains("missing  cxl"), "{text}");
     // A transport that no build of this release has.
-    let (code, error) = fails(&["doctor", "--root", root, "--set", "transports=rdma"]);
+    let (code, error) = fails(&["doctor", "--root", root, "--set", "transports=nvlink"]);
     assert_eq!(code, 1);
-    assert!(error.starts_with("te: what the configured transports need is missing: rdma build"), "{error}");
+    assert!(error.starts_with("te: what the configured transports need is missing: nvlink build"), "{error}");
     // What every engine needs.
     let (code, error) = fails(&["doctor", "--root", root, "--set", "port.min=80"]);
     assert_eq!(code, 1);

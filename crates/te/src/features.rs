@@ -39,9 +39,22 @@ pub struct Feature {
 #[derive(Clone, Copy, Debug)]
 enum Presence {
     /// Part of this release; whether it is compiled in, and how to find out whether this host can use it.
-    Here { compiled: bool, probe: fn() -> Result<String, String> },
+    Here { compiled: bool, probe: fn() -> Probed },
     /// Known by name only.
     Later,
+}
+
+/// Why it can be used here, or why not.
+type Probed = Result<String, Lack>;
+
+/// What a host lacks, in one line.
+#[derive(Debug)]
+enum Lack {
+    /// What it opens at run time.
+    #[cfg_attr(not(any(feature = "rdma", test)), expect(dead_code, reason = "nothing else opens anything"))]
+    Library(String),
+    /// Anything else.
+    Other(String),
 }
 
 /// Whether and why a feature can be used on this host.
@@ -89,7 +102,7 @@ impl Feature {
         matches!(self.presence, Presence::Here { .. })
     }
 
-    /// Finds out whether it can be used here. Takes a port of this host for a moment.
+    /// Finds out whether it can be used here. Takes a port of this host, or opens its RDMA devices, for a moment.
     #[must_use]
     pub fn availability(&self) -> Availability {
         let no = |reason: String| Availability { compiled: false, loadable: false, usable: false, reason };
@@ -98,11 +111,14 @@ impl Feature {
             Presence::Here { compiled: false, .. } => {
                 no(format!("not compiled in: build with the Cargo feature `{}`", self.name))
             }
-            // None of them opens anything at run time.
-            Presence::Here { probe, .. } => match probe() {
-                Ok(reason) => Availability { compiled: true, loadable: true, usable: true, reason },
-                Err(reason) => Availability { compiled: true, loadable: true, usable: false, reason },
-            },
+            Presence::Here { probe, .. } => {
+                let (loadable, usable, reason) = match probe() {
+                    Ok(reason) => (true, true, reason),
+                    Err(Lack::Other(reason)) => (true, false, reason),
+                    Err(Lack::Library(reason)) => (false, false, reason),
+                };
+                Availability { compiled: true, loadable, usable, reason }
+            }
         }
     }
 }
@@ -131,7 +147,12 @@ const TABLE: &[Feature] = &[
         schemes: &[],
         presence: Presence::Here { compiled: cfg!(feature = "shm"), probe: can_share },
     },
-    later("rdma", FeatureKind::Transport, &[]),
+    Feature {
+        name: "rdma",
+        kind: FeatureKind::Transport,
+        schemes: &[],
+        presence: Presence::Here { compiled: cfg!(feature = "rdma"), probe: has_nics },
+    },
     later("nvlink", FeatureKind::Transport, &[]),
     later("hip", FeatureKind::Transport, &[]),
     later("nvmeof", FeatureKind::Transport, &[]),
@@ -193,32 +214,49 @@ pub fn by_transport(word: &TransportKind) -> Option<&'static Feature> {
     all().find(|feature| feature.kind == FeatureKind::Transport && feature.name == word.as_str())
 }
 
-fn asked_later() -> Result<String, String> {
+fn asked_later() -> Probed {
     Ok("a client; the server is asked when an engine starts".to_owned())
 }
 
-fn in_a_group() -> Result<String, String> {
+fn in_a_group() -> Probed {
     Ok("between engines of one process with a common local group".to_owned())
 }
 
-fn own_tls() -> Result<String, String> {
+fn own_tls() -> Probed {
     Ok("to metadata stores, by rustls with ring".to_owned())
 }
 
 /// Whether memory can be allocated that others can map.
-fn can_share() -> Result<String, String> {
+fn can_share() -> Probed {
     let memory = te_memory::Memory::allocate_shareable(1, te_memory::Sharing::ReadWrite);
-    memory.map(|_| "files in memory, with sealed size".to_owned()).map_err(|error| error.to_string())
+    memory
+        .map(|_| "files in memory, with sealed size".to_owned())
+        .map_err(|error| Lack::Other(error.to_string()))
 }
 
-fn can_listen() -> Result<String, String> {
+#[cfg(feature = "rdma")]
+fn has_nics() -> Probed {
+    use te_transport_rdma::{ProbeError, probe};
+
+    probe().map_err(|error| match error {
+        ProbeError::Library(reason) => Lack::Library(reason),
+        other => Lack::Other(other.to_string()),
+    })
+}
+
+#[cfg(not(feature = "rdma"))]
+fn has_nics() -> Probed {
+    Err(Lack::Other("not compiled in".to_owned()))
+}
+
+fn can_listen() -> Probed {
     let four = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let six = TcpListener::bind((Ipv6Addr::LOCALHOST, 0));
     match (four, six) {
         (Ok(_), Ok(_)) => Ok("IPv4 and IPv6 sockets".to_owned()),
         (Ok(_), Err(_)) => Ok("IPv4 sockets".to_owned()),
         (Err(_), Ok(_)) => Ok("IPv6 sockets".to_owned()),
-        (Err(error), Err(_)) => Err(format!("cannot listen: {error}")),
+        (Err(error), Err(_)) => Err(Lack::Other(format!("cannot listen: {error}"))),
     }
 }
 
@@ -234,6 +272,7 @@ mod tests {
             ("local", true),
             ("tcp", cfg!(feature = "tcp")),
             ("shm", cfg!(feature = "shm")),
+            ("rdma", cfg!(feature = "rdma")),
             ("p2p", cfg!(feature = "p2p")),
             ("etcd", cfg!(feature = "etcd")),
             ("redis", cfg!(feature = "redis")),
@@ -253,6 +292,30 @@ mod tests {
             assert!(!availability.loadable && !availability.usable, "{}", feature.name());
             assert!(!availability.reason.is_empty());
         }
+    }
+
+    /// Whatever this host has: what cannot be loaded cannot be used, and each answer has its reason in one line.
+    #[test]
+    fn what_cannot_be_loaded_cannot_be_used() {
+        for feature in all() {
+            let availability = feature.availability();
+            assert!(availability.loadable || !availability.usable, "{}", feature.name());
+            assert_eq!(availability.reason.lines().count(), 1, "{}: {}", feature.name(), availability.reason);
+        }
+    }
+
+    #[test]
+    fn a_missing_library_is_told_from_other_reasons() {
+        let feature = |probe| Feature {
+            name: "tape",
+            kind: FeatureKind::Transport,
+            schemes: &[],
+            presence: Presence::Here { compiled: true, probe },
+        };
+        let without = feature(|| Err(Lack::Library("no library".to_owned()))).availability();
+        assert_eq!((without.loadable, without.usable, without.reason.as_str()), (false, false, "no library"));
+        let broken = feature(|| Err(Lack::Other("no tape".to_owned()))).availability();
+        assert_eq!((broken.loadable, broken.usable, broken.reason.as_str()), (true, false, "no tape"));
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub use te_engine::{
 };
 pub use te_memory::{Memory, Sharing};
 pub use te_segment::{
-    Access, AddressRange, Endpoint, Host, Location, SegmentDescriptor, SegmentName, TransportKind,
+    Access, AddressRange, Endpoint, Host, Location, NicName, SegmentDescriptor, SegmentName, TransportKind,
 };
 pub use te_select::{Plan, Policy, Verdict};
 pub use te_transport::{Op, RemoteEffect};

@@ -7,6 +7,8 @@ use te_transport_local::{Local, LocalConfig, LocalGroup};
 
 use super::{OPERATION, invalid, size};
 use crate::features;
+#[cfg(feature = "rdma")]
+use crate::settings::Count;
 use crate::settings::{Digest, Settings};
 
 /// The transports to install. An explicit list is exact: a word that cannot be had is an error.
@@ -56,6 +58,10 @@ pub(super) fn install(
     if *word == TransportKind::SHM {
         return Some(Box::new(te_transport_shm::Shm::new(shm_config(settings))));
     }
+    #[cfg(feature = "rdma")]
+    if *word == TransportKind::RDMA {
+        return Some(Box::new(te_transport_rdma::Rdma::new(rdma_config(settings))));
+    }
     let _ = (word, settings);
     None
 }
@@ -85,6 +91,35 @@ pub(super) fn shm_config(settings: &Settings) -> te_transport_shm::ShmConfig {
     config.max_buffers = u32::try_from(settings.shm_max_buffers.get().0).unwrap_or(u32::MAX);
     config.withdraw_timeout = *settings.shm_withdraw_timeout.get();
     config.compare = compare(*settings.shm_compare.get());
+    config
+}
+
+#[cfg(feature = "rdma")]
+pub(super) fn rdma_config(settings: &Settings) -> te_transport_rdma::RdmaConfig {
+    use te_transport_rdma::RdmaConfig;
+    use te_transport_rdma::negotiate::Mtu;
+
+    // Ranges are those of the settings, below what would not fit.
+    let small = |Count(count): &Count| u32::try_from(*count).unwrap_or(u32::MAX);
+    let byte = |Count(count): &Count| u8::try_from(*count).unwrap_or(u8::MAX);
+    let mut config = RdmaConfig::default();
+    config.nics.clone_from(settings.rdma_nics.get());
+    config.queue_pairs = byte(settings.rdma_queue_pairs.get());
+    config.endpoints = small(settings.rdma_endpoints.get());
+    config.depth = small(settings.rdma_depth.get());
+    config.signal_every = small(settings.rdma_signal_every.get());
+    config.max_inline = u32::try_from(*settings.rdma_max_inline.get()).unwrap_or(u32::MAX);
+    config.slice_min = *settings.rdma_slice_min.get();
+    config.slice_max = *settings.rdma_slice_max.get();
+    config.mtu = Mtu::at_most(small(settings.rdma_mtu.get())).unwrap_or(config.mtu);
+    config.max_mr_size = *settings.rdma_max_mr_size.get();
+    config.rail_map = settings.rdma_rail_map.get().connectivity.clone();
+    config.rail_pause = *settings.rdma_rail_pause.get();
+    config.port = byte(settings.rdma_port.get());
+    config.gid_index = *settings.rdma_gid_index.get();
+    config.pkey_index = u16::try_from(settings.rdma_pkey_index.get().0).unwrap_or(u16::MAX);
+    config.traffic_class = *settings.rdma_traffic_class.get();
+    config.service_level = *settings.rdma_service_level.get();
     config
 }
 

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use te_metadata::ClusterId;
-use te_segment::{Host, TransportKind};
+use te_segment::{Host, NicName, TransportKind};
 
 use super::error::nearest;
 use super::value::{Digest, Framing, Span, Value};
-use super::{Count, Origin, Secret, Setting, SettingsError};
+use super::{Count, Origin, RailMap, Secret, Setting, SettingsError};
 use crate::address::InterfaceFilter;
 use crate::features;
 use crate::metadata::MetadataUrl;
@@ -57,6 +57,27 @@ pub enum Alias {
     Proto(&'static str),
     /// Its presence, whatever its value, means this value.
     Presence(&'static str, &'static str),
+    /// In the same form; `-1` means `auto`.
+    Auto(&'static str),
+    /// Its presence, whatever its value, means this value, unless another variable is switched on, `1` or `true`: of two ways
+    /// to do the same the reference engine then takes none.
+    PresenceUnless {
+        /// The variable.
+        variable: &'static str,
+        /// What its presence means.
+        means: &'static str,
+        /// The switch of the other way.
+        on: &'static str,
+    },
+    /// In the same form, if one variable is switched on, `1` or `true`, and another one, for the other way, is absent.
+    SameIf {
+        /// The variable.
+        variable: &'static str,
+        /// Its switch.
+        on: &'static str,
+        /// What must be absent.
+        absent: &'static str,
+    },
 }
 
 impl Alias {
@@ -64,17 +85,33 @@ impl Alias {
     #[must_use]
     pub fn variable(&self) -> &'static str {
         match self {
-            Self::Same(name) | Self::Seconds(name) | Self::Proto(name) | Self::Presence(name, _) => name,
+            Self::Same(name)
+            | Self::Seconds(name)
+            | Self::Proto(name)
+            | Self::Presence(name, _)
+            | Self::Auto(name) => name,
+            Self::PresenceUnless { variable, .. } | Self::SameIf { variable, .. } => variable,
+        }
+    }
+
+    /// Whether it means anything beside the other variables.
+    pub(super) fn counts<'a>(&self, value_of: impl Fn(&str) -> Option<&'a String>) -> bool {
+        let is_on = |switch| value_of(switch).is_some_and(|v| v == "1" || v.eq_ignore_ascii_case("true"));
+        match self {
+            Self::PresenceUnless { on, .. } => !is_on(on),
+            Self::SameIf { on, absent, .. } => is_on(on) && value_of(absent).is_none(),
+            _ => true,
         }
     }
 
     /// Its value in the form of the setting.
     pub(super) fn translate(&self, value: &str) -> String {
         match self {
-            Self::Same(_) => value.to_owned(),
+            Self::Same(_) | Self::SameIf { .. } => value.to_owned(),
             Self::Seconds(_) => format!("{value}s"),
             Self::Proto(_) => if value == "1" { "v1" } else { "auto" }.to_owned(),
-            Self::Presence(_, means) => (*means).to_owned(),
+            Self::Presence(_, means) | Self::PresenceUnless { means, .. } => (*means).to_owned(),
+            Self::Auto(_) => if value == "-1" { "auto" } else { value }.to_owned(),
         }
     }
 }
@@ -330,6 +367,75 @@ settings! {
     /// Which pieces of copies in shared memory are compared with their source after they were made: none, one in 64, or all.
     /// Memory that changes meanwhile does not fit either; memory that may not be read is not compared. Default `off`.
     shm_compare: Digest = Digest::Off, "shm.compare", "TE_SHM_COMPARE", (), [], feature "shm";
+    /// The NICs to use; those that cannot be used are left out. Default `all`.
+    rdma_nics: Vec<NicName> = Vec::new(), "rdma.nics", "TE_RDMA_NICS", (), [Alias::Same("MC_TE_FILTERS")],
+        feature "rdma";
+    /// Queue pairs that join one NIC here with one of a peer; both sides need the same number. Default 2, range 1 to 255.
+    rdma_queue_pairs: Count = Count(2), "rdma.queue_pairs", "TE_RDMA_QUEUE_PAIRS", Span::Count(1, 255),
+        [Alias::Same("MC_NUM_QP_PER_EP")], feature "rdma";
+    /// Endpoints, NICs of peers that one NIC here is joined with, at most; those that are being destroyed are included. At
+    /// the limit one without work under way makes room. Default 4096, range 1 to 65535.
+    rdma_endpoints: Count = Count(4_096), "rdma.endpoints", "TE_RDMA_ENDPOINTS", Span::Count(1, 65_535),
+        [Alias::Same("MC_MAX_EP_PER_CTX")], feature "rdma";
+    /// Work requests under way on one queue pair at most. Default 256, range 4 to 32768.
+    rdma_depth: Count = Count(256), "rdma.depth", "TE_RDMA_DEPTH", Span::Count(4, 32_768),
+        [Alias::Same("MC_MAX_WR")], feature "rdma";
+    /// At most this many work requests in a row are posted without asking for a completion. Default 16, range 1 to 1024.
+    rdma_signal_every: Count = Count(16), "rdma.signal_every", "TE_RDMA_SIGNAL_EVERY", Span::Count(1, 1_024), [],
+        feature "rdma";
+    /// WRITEs of at most this many bytes are copied into the work request. Default 64, range 0 to 1KiB.
+    rdma_max_inline: u64 = 64, "rdma.max_inline", "TE_RDMA_MAX_INLINE", Span::Bytes(0, 1_024),
+        [Alias::Same("MC_MAX_INLINE")], feature "rdma";
+    /// The smallest piece of a request that is cut at all; the only size of the reference engine. `rdma.slice_max` counts more.
+    /// Default 64KiB, range 4KiB to 1GiB.
+    rdma_slice_min: u64 = 64 << 10, "rdma.slice_min", "TE_RDMA_SLICE_MIN", Span::Bytes(4 << 10, 1 << 30),
+        [Alias::Same("MC_SLICE_SIZE")], feature "rdma";
+    /// The largest piece of a request. Default 1MiB, range 4KiB to 1GiB.
+    rdma_slice_max: u64 = MIB, "rdma.slice_max", "TE_RDMA_SLICE_MAX", Span::Bytes(4 << 10, 1 << 30), [],
+        feature "rdma";
+    /// Bytes of a packet at most; what both ports can do counts besides. Default 4096.
+    rdma_mtu: Count = Count(4_096), "rdma.mtu", "TE_RDMA_MTU", Span::OneOf(&[256, 512, 1_024, 2_048, 4_096]),
+        [Alias::Same("MC_MTU")], feature "rdma";
+    /// The largest registration; devices may permit less. A larger buffer is not offered over RDMA. Default 1TiB, range 1MiB to
+    /// 1048576TiB.
+    rdma_max_mr_size: u64 = 1 << 40, "rdma.max_mr_size", "TE_RDMA_MAX_MR_SIZE", Span::Bytes(MIB, 1 << 60),
+        [Alias::Same("MC_MAX_MR_SIZE")], feature "rdma";
+    /// Which NICs here reach which NICs of a peer: `all`; `prefer_same_name`, which is all, and those of one name first;
+    /// `same_name`; or a list, in which a NIC that is not named reaches none. `MC_NIC_PEER_AFFINITY` counts while
+    /// `MC_ENABLE_HCA_PEER_AFFINITY` is on, and neither way where both are switched on. Default `all`.
+    rdma_rail_map: RailMap = RailMap::default(), "rdma.rail_map", "TE_RDMA_RAIL_MAP", (),
+        [
+            Alias::PresenceUnless {
+                variable: "MC_ENABLE_DEST_DEVICE_AFFINITY",
+                means: "prefer_same_name",
+                on: "MC_ENABLE_HCA_PEER_AFFINITY"
+            },
+            Alias::SameIf {
+                variable: "MC_NIC_PEER_AFFINITY",
+                on: "MC_ENABLE_HCA_PEER_AFFINITY",
+                absent: "MC_ENABLE_DEST_DEVICE_AFFINITY"
+            }
+        ],
+        feature "rdma";
+    /// How long a pair of NICs is not used after failures. Default 30s, range 1ms to 1h.
+    rdma_rail_pause: Duration = secs(30), "rdma.rail_pause", "TE_RDMA_RAIL_PAUSE", ms(1)..=HOUR,
+        [Alias::Seconds("MC_RDMA_RAIL_PAUSE_SECONDS")], feature "rdma";
+    /// The port of each NIC. Default 1, range 1 to 255.
+    rdma_port: Count = Count(1), "rdma.port", "TE_RDMA_PORT", Span::Count(1, 255), [Alias::Same("MC_IB_PORT")],
+        feature "rdma";
+    /// Index of the address (GID) in the port's table. Default `auto`: the best one, as `te topology` shows it; range 0 to
+    /// 255.
+    rdma_gid_index: Option<u8> = None, "rdma.gid_index", "TE_RDMA_GID_INDEX", 0..=255,
+        [Alias::Auto("MC_GID_INDEX")], feature "rdma";
+    /// Index of the partition key in the port's table. Default 0, range 0 to 65535.
+    rdma_pkey_index: Count = Count(0), "rdma.pkey_index", "TE_RDMA_PKEY_INDEX", Span::Count(0, 65_535),
+        [Alias::Same("MC_PKEY_INDEX")], feature "rdma";
+    /// Traffic class of packets. Default `auto`: the device's own; range 0 to 255.
+    rdma_traffic_class: Option<u8> = None, "rdma.traffic_class", "TE_RDMA_TRAFFIC_CLASS", 0..=255,
+        [Alias::Auto("MC_IB_TC")], feature "rdma";
+    /// Service level of packets. Default `auto`: 0; range 0 to 15.
+    rdma_service_level: Option<u8> = None, "rdma.service_level", "TE_RDMA_SERVICE_LEVEL", 0..=15,
+        [Alias::Auto("MC_IB_SL")], feature "rdma";
     /// What the `te` program logs to standard error. A library never looks at it. Default `warn`.
     log: String = "warn".to_owned(), "log", "TE_LOG", (), [];
 }

@@ -18,6 +18,7 @@
 mod error;
 mod keys;
 mod lists;
+mod nics;
 mod origin;
 mod secret;
 mod source;
@@ -28,6 +29,7 @@ mod tests;
 
 pub use error::{SettingsError, Warning};
 pub use keys::{Alias, Entry, Key, Settings};
+pub use nics::{RailMap, RailMapError};
 pub use origin::{Origin, Setting};
 pub use secret::Secret;
 pub use source::Loaded;

@@ -53,7 +53,7 @@ impl Settings {
             for (variable, alias) in aliases.chain([(key.variable, None)]) {
                 let Some(value) = value_of(variable) else { continue };
                 // A variable of the reference engine may be meant for one.
-                if alias.is_some() && !key.is_compiled() {
+                if alias.is_some_and(|alias| !key.is_compiled() || !alias.counts(value_of)) {
                     continue;
                 }
                 let text = alias.map_or_else(|| value.clone(), |alias| alias.translate(value));

@@ -145,6 +145,58 @@ fn variables_of_the_reference_keep_their_units() {
     assert_eq!(value(&settings, "transports"), ("tcp".into(), "MC_FORCE_TCP".into()));
 }
 
+#[cfg(feature = "rdma")]
+#[test]
+fn variables_of_the_reference_about_rdma_keep_their_form() {
+    let settings = env(&[
+        ("MC_TE_FILTERS", "mlx5_0, mlx5_1"),
+        ("MC_RDMA_RAIL_PAUSE_SECONDS", "7"),
+        ("MC_MTU", "1024"),
+        ("MC_MAX_MR_SIZE", "1099511627776"),
+        ("MC_SLICE_SIZE", "131072"),
+        ("MC_GID_INDEX", "-1"),
+        ("MC_IB_TC", "106"),
+        ("MC_IB_SL", "-1"),
+    ]);
+    let settings = settings.unwrap().settings;
+    for (key, shown) in [
+        ("rdma.nics", "mlx5_0,mlx5_1"),
+        ("rdma.rail_pause", "7s"),
+        ("rdma.mtu", "1024"),
+        ("rdma.max_mr_size", "1TiB"),
+        ("rdma.slice_min", "128KiB"),
+        ("rdma.gid_index", "auto"),
+        ("rdma.traffic_class", "106"),
+        ("rdma.service_level", "auto"),
+    ] {
+        assert_eq!(value(&settings, key).0, shown, "{key}");
+        assert!(value(&settings, key).1.starts_with("MC_"), "{key}");
+    }
+    for (variable, text) in [("MC_MTU", "1500"), ("MC_GID_INDEX", "-2"), ("MC_NUM_QP_PER_EP", "0")] {
+        assert!(env(&[(variable, text)]).unwrap_err().to_string().contains(variable), "{variable}");
+    }
+}
+
+/// The reference engine has two ways to say which NICs go together, and takes none where both are switched on.
+#[cfg(feature = "rdma")]
+#[test]
+fn the_rail_map_is_what_the_reference_would_take() {
+    const MAP: (&str, &str) = ("MC_NIC_PEER_AFFINITY", "mlx5_0=mlx5_1");
+    const SAME: (&str, &str) = ("MC_ENABLE_DEST_DEVICE_AFFINITY", "0");
+    for (variables, map) in [
+        (&[MAP] as &[_], "all"),
+        (&[MAP, ("MC_ENABLE_HCA_PEER_AFFINITY", "False")], "all"),
+        (&[MAP, ("MC_ENABLE_HCA_PEER_AFFINITY", "True")], "mlx5_0=mlx5_1"),
+        (&[SAME], "prefer_same_name"),
+        (&[SAME, MAP], "prefer_same_name"),
+        (&[SAME, MAP, ("MC_ENABLE_HCA_PEER_AFFINITY", "1")], "all"),
+        (&[SAME, MAP, ("TE_RDMA_RAIL_MAP", "same_name")], "same_name"),
+    ] {
+        let settings = env(variables).unwrap().settings;
+        assert_eq!(value(&settings, "rdma.rail_map").0, map, "{variables:?}");
+    }
+}
+
 #[test]
 fn a_value_out_of_range_is_found_before_the_start() {
     let mut settings = Settings::default();

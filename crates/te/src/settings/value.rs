@@ -39,6 +39,8 @@ pub(crate) trait Value: Clone {
 pub(crate) enum Span {
     Count(u64, u64),
     Bytes(u64, u64),
+    /// These and no others, in ascending order.
+    OneOf(&'static [u64]),
 }
 
 impl Value for u64 {
@@ -49,8 +51,10 @@ impl Value for u64 {
     }
 
     fn is_within(&self, range: &Span) -> bool {
-        let (Span::Count(min, max) | Span::Bytes(min, max)) = range;
-        (min..=max).contains(&self)
+        match range {
+            Span::Count(min, max) | Span::Bytes(min, max) => (min..=max).contains(&self),
+            Span::OneOf(numbers) => numbers.contains(self),
+        }
     }
 
     fn show(&self) -> String {
@@ -66,6 +70,10 @@ impl Value for u64 {
                     show_bytes(*min),
                     show_bytes(*max)
                 )
+            }
+            Span::OneOf(numbers) => {
+                let numbers: Vec<_> = numbers.iter().map(Self::to_string).collect();
+                format!("one of {}", numbers.join(", "))
             }
         }
     }
@@ -376,7 +384,7 @@ impl Value for String {
 }
 
 /// Nothing but decimal digits: no sign, no space, no overflow.
-fn digits(text: &str) -> Option<u64> {
+pub(super) fn digits(text: &str) -> Option<u64> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 

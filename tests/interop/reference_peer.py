@@ -48,7 +48,7 @@ class Peer:
         self.name = arguments.name
         self.pattern = Pattern()
         self.engine = TransferEngine()
-        code = self.engine.initialize(arguments.name, arguments.metadata, "tcp", "")
+        code = self.engine.initialize(arguments.name, arguments.metadata, arguments.protocol, arguments.devices)
         if code != 0:
             raise RuntimeError(f"initialize failed with code {code}")
         self.storage = np.zeros(arguments.size + PAGE, dtype=np.uint8)
@@ -160,6 +160,8 @@ def main(description):
     parser.add_argument("--metadata", default="P2PHANDSHAKE")
     parser.add_argument("--name", default="127.0.0.1")
     parser.add_argument("--size", type=int, default=64 << 20)
+    parser.add_argument("--protocol", default="tcp")
+    parser.add_argument("--devices", default="", help="RDMA devices, separated by commas")
     parser.add_argument("--seed", type=int, default=None, help="fill the buffer with the pattern of this seed")
     peer = Peer(parser.parse_args())
     say(peer.hello())

@@ -109,6 +109,11 @@ impl Options {
         self.pmem = self.pmem.max(other.pmem);
         self.huge_pages = self.huge_pages.max(other.huge_pages);
         self.timeout = self.timeout.max(other.timeout);
+        for module in &other.modules {
+            if !self.modules.contains(module) {
+                self.modules.push(module.clone());
+            }
+        }
         self
     }
 }

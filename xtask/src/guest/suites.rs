@@ -7,6 +7,7 @@ use super::boot::{self, Ended, quoted};
 use super::options::Options;
 use crate::Result;
 use crate::args::Args;
+use crate::interop::environment::Environment;
 use crate::outcome::Outcome;
 use crate::shell::Cmd;
 use crate::workspace::Workspace;
@@ -17,12 +18,17 @@ struct Suite {
     needs: fn() -> Options,
     /// Examples to be built: the package and the name. The script finds them as `$NAME`.
     examples: &'static [(&'static str, &'static str)],
+    /// Whatever else it needs, by the names under which the script finds it.
+    also: fn(&Workspace) -> Result<Found>,
     script: &'static str,
     /// Lines it prints at least. Fewer means that it ended early.
     lines: usize,
 }
 
-const SUITES: [Suite; 2] = [
+/// Paths, by the names that a script has for them.
+type Found = Vec<(&'static str, PathBuf)>;
+
+const SUITES: [Suite; 4] = [
     Suite {
         name: "smoke",
         needs: || Options {
@@ -36,6 +42,7 @@ const SUITES: [Suite; 2] = [
             ..Options::default()
         },
         examples: &[],
+        also: nothing,
         script: include_str!("smoke.sh"),
         lines: 13,
     },
@@ -43,10 +50,47 @@ const SUITES: [Suite; 2] = [
         name: "verbs",
         needs: || Options { rails: 2, timeout: 240, ..Options::default() },
         examples: &[("te-sys-verbs", "verbs_check")],
+        also: nothing,
         script: include_str!("verbs.sh"),
         lines: 21,
     },
+    Suite {
+        name: "rdma",
+        // Lets a rail lose everything.
+        needs: || Options {
+            rails: 2,
+            modules: vec!["sch_netem".to_owned()],
+            timeout: 780,
+            ..Options::default()
+        },
+        examples: &[("te-transport-rdma", "rdma_check")],
+        also: nothing,
+        script: include_str!("rdma.sh"),
+        lines: 53,
+    },
+    Suite {
+        name: "reference",
+        needs: || Options { rails: 2, timeout: 780, ..Options::default() },
+        examples: &[],
+        also: the_reference,
+        script: "\"$python\" \"$meeting\" \"$te\" \"$python\"",
+        lines: 4,
+    },
 ];
+
+fn nothing(_: &Workspace) -> Result<Found> {
+    Ok(Vec::new())
+}
+
+/// The program, and the reference engine's interpreter.
+fn the_reference(workspace: &Workspace) -> Result<Found> {
+    if !Cmd::cargo("build").args(["--locked", "-p", "te-cli", "--features", "rdma"]).run()? {
+        return Err("te does not build".into());
+    }
+    let environment = Environment::prepare(workspace)?;
+    let meeting = environment.scripts.join("rdma_meeting.py");
+    Ok(vec![("te", workspace.target.join("debug/te")), ("python", environment.python), ("meeting", meeting)])
+}
 
 /// What every suite's script may use: `check NAME COMMAND..` prints one line, with what the command printed.
 const PRELUDE: &str = r#"
@@ -91,6 +135,9 @@ fn run(workspace: &Workspace, wanted: &[&Suite], mut options: Options) -> Result
         for (package, example) in suite.examples {
             let program = build(workspace, package, example)?;
             writeln!(script, "{example}={}", quoted(&program.to_string_lossy()))?;
+        }
+        for (name, path) in (suite.also)(workspace)? {
+            writeln!(script, "{name}={}", quoted(&path.to_string_lossy()))?;
         }
         writeln!(script, "echo 'suite {}'\n{}", suite.name, suite.script)?;
     }
@@ -158,7 +205,8 @@ pub(crate) fn words(command: &[String]) -> String {
 mod tests {
     use super::*;
 
-    const TWO: Suite = Suite { name: "two", needs: Options::default, examples: &[], script: "", lines: 2 };
+    const TWO: Suite =
+        Suite { name: "two", needs: Options::default, examples: &[], also: nothing, script: "", lines: 2 };
 
     fn judged(status: u8, output: &str) -> Outcome {
         judge(&[&TWO], &Ended { status, output: output.to_owned() })

@@ -7,7 +7,7 @@
 mod memory;
 mod nixl;
 mod reference;
-mod table;
+pub(crate) mod table;
 mod ucx;
 
 use std::path::{Path, PathBuf};
@@ -109,7 +109,7 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
         nixl::measure(&workspace, &te, &environment, rounds, &mut print)?;
     }
     if part.is_none() {
-        table::write(&workspace.root.join("docs/performance.md"), &rows)?;
+        table::write(&workspace.root.join("docs/performance.md"), "bench", &rows)?;
     }
     let short = rows.iter().filter(|row| row.is_short()).count();
     let mut outcome = Outcome { passed: rows.len() - short, ..Outcome::default() };

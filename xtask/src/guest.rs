@@ -3,6 +3,7 @@
 //! The host's file system is the guest's, read-only with an overlay in memory: programs that were built here run there as
 //! they are. Everything is emulated and 10 to 100 times slower: it shows that things work, never how fast.
 
+mod bench;
 mod boot;
 mod host;
 mod initrd;
@@ -18,6 +19,7 @@ use crate::workspace::Workspace;
 use boot::Ended;
 use options::Options;
 
+pub(crate) use bench::command as bench;
 pub(crate) use suites::{check, command as test};
 
 /// `guest [OPTION..] -- COMMAND`: its status is the command's.

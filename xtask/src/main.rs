@@ -55,6 +55,7 @@ cargo xtask COMMAND
   publish --dry-run [--allow-dirty]          package every published crate and build the packages
   guest [OPTION..] -- COMMAND                run a command in an emulated machine; without one, lists the options
   guest-test [SUITE..]                       checks in such a machine, on RoCE, NVMe-oF and CXL
+  guest-bench [--check] [--rounds N]         RDMA beside perftest in such a machine; writes docs/performance.md
   soak fuzz [--minutes N]                    every fuzz target for N minutes
   soak demo [--rounds N]                     `te demo` again and again
   soak interop [--rounds N]                  the interop checks again and again
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         Some("demo") => single(args, demo::check),
         Some("abi") => single(args, abi::check),
         Some("guest") => return guest::command(args),
+        Some("guest-bench") => guest::bench(args),
         Some("guest-test") => guest::test(args),
         Some("bench") => bench::command(args),
         Some("interop") => interop::command(args),

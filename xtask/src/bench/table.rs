@@ -7,12 +7,11 @@ use std::path::Path;
 use crate::Result;
 use crate::shell::Cmd;
 
-const BEGIN: &str = "<!-- figures: written by `cargo xtask bench` -->";
 const END: &str = "<!-- end of figures -->";
 
 /// What is compared, and in which direction it is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Measure {
+pub(crate) enum Measure {
     /// Gigabytes (1e9 bytes) per second: more is better.
     Rate,
     /// Microseconds of a batch, the median: less is better.
@@ -32,18 +31,18 @@ impl Measure {
 }
 
 /// Ours beside a yardstick.
-pub(super) struct Row {
-    pub(super) measure: Measure,
-    pub(super) op: String,
+pub(crate) struct Row {
+    pub(crate) measure: Measure,
+    pub(crate) op: String,
     /// How our initiator speaks.
-    pub(super) framing: &'static str,
-    pub(super) block: u64,
-    pub(super) batch: u64,
-    pub(super) yardstick: &'static str,
-    pub(super) ours: f64,
-    pub(super) theirs: f64,
+    pub(crate) framing: &'static str,
+    pub(crate) block: u64,
+    pub(crate) batch: u64,
+    pub(crate) yardstick: &'static str,
+    pub(crate) ours: f64,
+    pub(crate) theirs: f64,
     /// The ratio that is promised, if one is: at least for a rate, at most for others.
-    pub(super) promised: Option<f64>,
+    pub(crate) promised: Option<f64>,
 }
 
 impl Row {
@@ -51,7 +50,7 @@ impl Row {
         self.ours / self.theirs
     }
 
-    pub(super) fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.promised.is_some_and(|target| match self.measure {
             Measure::Rate => self.ratio() < target,
             Measure::Latency | Measure::Cpu => self.ratio() > target,
@@ -87,7 +86,7 @@ impl fmt::Display for Row {
     }
 }
 
-pub(super) fn median(values: &mut [f64]) -> f64 {
+pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values {
@@ -98,23 +97,26 @@ pub(super) fn median(values: &mut [f64]) -> f64 {
 }
 
 fn size(bytes: u64) -> String {
-    if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
 }
 
-/// Replaces the figures of the page.
-pub(super) fn write(page: &Path, rows: &[Row]) -> Result<()> {
+/// Replaces the figures of a command on the page.
+pub(crate) fn write(page: &Path, command: &str, rows: &[Row]) -> Result<()> {
     let text = fs::read_to_string(page)?;
-    fs::write(
-        page,
-        replaced(&text, &figures(rows)?).ok_or("docs/performance.md has no place for the figures")?,
-    )?;
+    let replaced = replaced(&text, command, &figures(rows)?);
+    fs::write(page, replaced.ok_or_else(|| format!("{} has no place for the figures", page.display()))?)?;
     Ok(())
 }
 
-fn replaced(text: &str, figures: &str) -> Option<String> {
-    let (before, rest) = text.split_once(BEGIN)?;
+fn replaced(text: &str, command: &str, figures: &str) -> Option<String> {
+    let begin = format!("<!-- figures: written by `cargo xtask {command}` -->");
+    let (before, rest) = text.split_once(&begin)?;
     let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n\n{figures}\n{END}{after}"))
+    Some(format!("{before}{begin}\n\n{figures}\n{END}{after}"))
 }
 
 fn figures(rows: &[Row]) -> Result<String> {
@@ -179,9 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_figures_of_the_page_are_replaced() {
-        let page = format!("before\n{BEGIN}\nold\n{END}\nafter");
-        assert_eq!(replaced(&page, "new"), Some(format!("before\n{BEGIN}\n\nnew\n{END}\nafter")));
-        assert_eq!(replaced("no place", "new"), None);
+    fn only_the_figures_of_the_command_are_replaced() {
+        let begin = |command| format!("<!-- figures: written by `cargo xtask {command}` -->");
+        let page = |a: &str, b: &str| {
+            format!("before\n{}{a}{END}\nbetween\n{}{b}{END}\nafter", begin("bench"), begin("guest-bench"))
+        };
+        let new = "\n\nnew\n";
+        assert_eq!(replaced(&page("x", "y"), "bench", "new"), Some(page(new, "y")));
+        assert_eq!(replaced(&page("x", "y"), "guest-bench", "new"), Some(page("x", new)));
+        assert_eq!(replaced("no place", "bench", "new"), None);
     }
 }

@@ -1,9 +1,9 @@
 //! Checks that run in a guest: each prints a line that begins with `ok` or `not ok`.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::boot::{self, Ended, quoted};
+use super::boot::{self, Ended};
 use super::options::Options;
 use crate::Result;
 use crate::args::Args;
@@ -134,10 +134,10 @@ fn run(workspace: &Workspace, wanted: &[&Suite], mut options: Options) -> Result
         options = options.and(&(suite.needs)());
         for (package, example) in suite.examples {
             let program = build(workspace, package, example)?;
-            writeln!(script, "{example}={}", quoted(&program.to_string_lossy()))?;
+            writeln!(script, "{example}={}", quoted(&program))?;
         }
         for (name, path) in (suite.also)(workspace)? {
-            writeln!(script, "{name}={}", quoted(&path.to_string_lossy()))?;
+            writeln!(script, "{name}={}", quoted(&path))?;
         }
         writeln!(script, "echo 'suite {}'\n{}", suite.name, suite.script)?;
     }
@@ -194,6 +194,11 @@ fn judge(wanted: &[&Suite], ended: &Ended) -> Outcome {
         }
     }
     outcome
+}
+
+/// A path as a word of a script.
+pub(super) fn quoted(path: &Path) -> String {
+    boot::quoted(&path.to_string_lossy())
 }
 
 /// Runs one command in a guest.

@@ -302,3 +302,20 @@ pub(crate) fn first_failure(outcomes: &[Outcome]) -> Failure {
     };
     outcomes.iter().find_map(failure).unwrap_or_else(|| panic!("should fail: {outcomes:?}"))
 }
+
+pub(crate) const OPS: [Op; 2] = [Op::Write, Op::Read];
+
+/// Sets both sides of a transfer to different bytes; afterwards both have those of `seed`.
+pub(crate) fn prepare(batch: &Batch<'_>, seed: u8) {
+    let (from, to) = match batch.op {
+        Op::Write => (batch.local, batch.remote),
+        Op::Read => (batch.remote, batch.local),
+    };
+    fill(from, seed);
+    to.fill(0xee).unwrap();
+}
+
+pub(crate) fn check(batch: &Batch<'_>, seed: u8) {
+    expect(batch.local, seed);
+    expect(batch.remote, seed);
+}

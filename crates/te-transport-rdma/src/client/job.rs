@@ -100,11 +100,6 @@ impl Job {
         &self.peer
     }
 
-    /// When all of it has to have ended.
-    pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
-    }
-
     /// Whether all of it has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0

@@ -121,10 +121,8 @@ impl<'a> Looking<'a> {
 
 /// Looks for what has been stopped.
 fn review(nic: &Arc<Nic>, now: Instant) {
-    let at_work = nic.links().into_iter().filter(|link| link.is_at_work());
-    at_work.for_each(|link| {
-        link.review(now);
-    });
+    let links = nic.links();
+    links.iter().filter(|link| link.is_at_work()).for_each(|link| link.review(now));
 }
 
 /// Passes on what the device tells.

@@ -28,7 +28,7 @@ struct Suite {
 /// Paths, by the names that a script has for them.
 type Found = Vec<(&'static str, PathBuf)>;
 
-const SUITES: [Suite; 4] = [
+const SUITES: [Suite; 5] = [
     Suite {
         name: "smoke",
         needs: || Options {
@@ -69,6 +69,14 @@ const SUITES: [Suite; 4] = [
         lines: 53,
     },
     Suite {
+        name: "engine",
+        needs: || Options { rails: 2, timeout: 780, ..Options::default() },
+        examples: &[],
+        also: the_program,
+        script: include_str!("engine.sh"),
+        lines: 4,
+    },
+    Suite {
         name: "reference",
         needs: || Options { rails: 2, timeout: 780, ..Options::default() },
         examples: &[],
@@ -82,14 +90,21 @@ fn nothing(_: &Workspace) -> Result<Found> {
     Ok(Vec::new())
 }
 
-/// The program, and the reference engine's interpreter.
-fn the_reference(workspace: &Workspace) -> Result<Found> {
+/// The program.
+fn the_program(workspace: &Workspace) -> Result<Found> {
     if !Cmd::cargo("build").args(["--locked", "-p", "te-cli", "--features", "rdma"]).run()? {
         return Err("te does not build".into());
     }
+    Ok(vec![("te", workspace.target.join("debug/te"))])
+}
+
+/// The program, and the reference engine's interpreter.
+fn the_reference(workspace: &Workspace) -> Result<Found> {
+    let mut found = the_program(workspace)?;
     let environment = Environment::prepare(workspace)?;
     let meeting = environment.scripts.join("rdma_meeting.py");
-    Ok(vec![("te", workspace.target.join("debug/te")), ("python", environment.python), ("meeting", meeting)])
+    found.extend([("python", environment.python), ("meeting", meeting)]);
+    Ok(found)
 }
 
 /// What every suite's script may use: `check NAME COMMAND..` prints one line, with what the command printed.

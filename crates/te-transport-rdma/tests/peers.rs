@@ -208,7 +208,7 @@ fn everything_goes_in_order() {
         }
         drop((local, remote, near, far));
         bench.expect_empty();
-        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
         expect_order(&bench.fabric.take_records(), &["a0", "a1", "b0", "b1"], shuts_down);
     }
 }

@@ -28,7 +28,11 @@ struct Suite {
 /// Paths, by the names that a script has for them.
 type Found = Vec<(&'static str, PathBuf)>;
 
-const SUITES: [Suite; 5] = [
+/// Not among the stages of the tests: its times are close to those at which emulated queue pairs give up, and the same cases run
+/// over NICs in a process in the crate's own tests.
+const STALLS: &str = "stalls";
+
+const SUITES: [Suite; 6] = [
     Suite {
         name: "smoke",
         needs: || Options {
@@ -56,6 +60,22 @@ const SUITES: [Suite; 5] = [
     },
     Suite {
         name: "rdma",
+        needs: || Options { rails: 2, timeout: 780, ..Options::default() },
+        examples: &[("te-transport-rdma", "rdma_check")],
+        also: nothing,
+        script: include_str!("rdma.sh"),
+        lines: 42,
+    },
+    Suite {
+        name: "engine",
+        needs: || Options { rails: 2, timeout: 780, ..Options::default() },
+        examples: &[],
+        also: the_program,
+        script: include_str!("engine.sh"),
+        lines: 4,
+    },
+    Suite {
+        name: STALLS,
         // Lets a rail lose everything.
         needs: || Options {
             rails: 2,
@@ -65,16 +85,8 @@ const SUITES: [Suite; 5] = [
         },
         examples: &[("te-transport-rdma", "rdma_check")],
         also: nothing,
-        script: include_str!("rdma.sh"),
-        lines: 53,
-    },
-    Suite {
-        name: "engine",
-        needs: || Options { rails: 2, timeout: 780, ..Options::default() },
-        examples: &[],
-        also: the_program,
-        script: include_str!("engine.sh"),
-        lines: 4,
+        script: "\"$rdma_check\" stalls peer rxe0=rxep0 rxe1=rxep1",
+        lines: 36,
     },
     Suite {
         name: "reference",
@@ -140,7 +152,8 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
 
 /// All suites, as a stage of the tests.
 pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
-    run(workspace, &SUITES.iter().collect::<Vec<_>>(), Options::default())
+    let suites: Vec<_> = SUITES.iter().filter(|suite| suite.name != STALLS).collect();
+    run(workspace, &suites, Options::default())
 }
 
 fn run(workspace: &Workspace, wanted: &[&Suite], mut options: Options) -> Result<Outcome> {

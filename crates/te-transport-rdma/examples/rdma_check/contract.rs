@@ -1,4 +1,5 @@
-//! The transport contract over the rails. Where there are two, the second one is the link that cases stall and cut.
+//! The transport contract over the rails. Where it is asked for, the second one is the link that cases stall and cut: their
+//! times are close to those at which emulated queue pairs give up.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -77,6 +78,7 @@ fn only(descriptor: &SegmentDescriptor, nic: &str) -> Result<SegmentDescriptor, 
 /// The rails, and the far side as it described itself last.
 struct Linked {
     rails: Rails,
+    stalls: bool,
     far: Mutex<Option<SegmentDescriptor>>,
 }
 
@@ -101,7 +103,7 @@ impl Rig for Linked {
     }
 
     fn present(&self, descriptor: SegmentDescriptor) -> Result<SegmentDescriptor, Violation> {
-        let presented = match (self.far_nic(0), self.far_nic(1)) {
+        let presented = match (self.far_nic(0), self.far_nic(1).filter(|_| self.stalls)) {
             (Some(first), Some(_)) => only(&descriptor, first)?,
             _ => descriptor.clone(),
         };
@@ -110,15 +112,15 @@ impl Rig for Linked {
     }
 
     fn link(&self, _far: &SegmentDescriptor) -> Result<Option<Link>, Violation> {
-        let Some(second) = self.far_nic(1) else { return Ok(None) };
+        let Some(second) = self.far_nic(1).filter(|_| self.stalls) else { return Ok(None) };
         let far = self.far.lock().unwrap().clone().unwrap();
         Ok(Some(Link { descriptor: Arc::new(only(&far, second)?), control: Arc::new(SecondRail) }))
     }
 }
 
 /// Runs the cases of these names, or all. Whether all is well.
-pub(crate) fn run(rails: Rails, names: &[String]) -> bool {
-    let rig: Arc<dyn Rig> = Arc::new(Linked { rails, far: Mutex::new(None) });
+pub(crate) fn run(rails: Rails, stalls: bool, names: &[String]) -> bool {
+    let rig: Arc<dyn Rig> = Arc::new(Linked { rails, stalls, far: Mutex::new(None) });
     let mut well = true;
     let wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
     for case in transport_cases().iter().filter(|case| wanted(case.name())) {

@@ -333,15 +333,20 @@ impl Peer {
         let effect = part.effect();
         let is_final = matches!(trouble.kind, FailureKind::Shutdown | FailureKind::StaleIncarnation);
         let next = if is_final || part.diverted > DIVERSIONS { None } else { self.best(&part).ok() };
+        // What was posted before has lost its connection, whatever keeps it from another one.
+        let kind = match trouble.kind {
+            FailureKind::Unreachable if part.tries > 0 => FailureKind::ConnectionLost,
+            kind => kind,
+        };
         let Some((link, lane, local_key, remote_key)) = next else {
-            part.fail(trouble.kind, trouble.cause.clone(), effect);
+            part.fail(kind, trouble.cause.clone(), effect);
             return;
         };
         (part.local_key, part.remote_key) = (local_key, remote_key);
         let mut parts = vec![(lane, part)];
         link.give(&mut parts);
         for (_, part) in parts {
-            part.fail(trouble.kind, trouble.cause.clone(), effect);
+            part.fail(kind, trouble.cause.clone(), effect);
         }
     }
 

@@ -185,7 +185,12 @@ impl Setup {
             self.elsewhere(link, &shutting_down());
         } else if never_ready {
             let trouble = link.lock().trouble.clone();
-            self.elsewhere(link, &trouble.unwrap_or_else(|| unreachable(&why.to_string())));
+            let kind = match why {
+                Closed::Broken => FailureKind::ConnectionLost,
+                _ => FailureKind::Unreachable,
+            };
+            let otherwise = || Trouble { kind, cause: why.to_string().into() };
+            self.elsewhere(link, &trouble.unwrap_or_else(otherwise));
         } else {
             link.pump(&mut link.lock(), now);
         }

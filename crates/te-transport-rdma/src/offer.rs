@@ -22,8 +22,8 @@ pub fn capabilities(device_memory: bool) -> Capabilities {
         device_memory,
         max_slice: u64::MAX,
         reach: Reach::Network,
-        // A te target destroys its queue pairs toward the life that is fenced.
-        fencing: Fencing::Target,
+        // As each path says: a rail that could not be cut may still apply what is on it, and the peer acknowledges no fence.
+        fencing: Fencing::LocalOnly,
         // Queue pairs are bound to both lives, and keys end with their registration.
         checks_identity: true,
         registers_at_once: false,

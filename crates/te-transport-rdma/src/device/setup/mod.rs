@@ -207,14 +207,7 @@ impl Setup {
                     add(&self.nic.common().counters.evicted, 1);
                     self.carry_out(&evicted);
                 }
-                full @ Room::Full { .. } => {
-                    return Err(match full {
-                        Room::Full { cap, busy, retiring } => {
-                            Room::<()>::Full { cap, busy, retiring }.to_string()
-                        }
-                        _ => String::new(),
-                    });
-                }
+                full @ Room::Full { .. } => return Err(full.to_string()),
             }
         }
     }

@@ -116,9 +116,7 @@ impl Registry {
         self.known.write().remove(&region.generation());
         Ok(())
     }
-}
 
-impl Registry {
     /// Gives up every key that is left, as at a shutdown.
     pub(crate) fn close(&self) -> Result<(), String> {
         let _changing = self.changing.lock();
@@ -184,7 +182,7 @@ fn run(
     }
     let at = |name: &te_segment::NicName| nics.iter().find(|nic| nic.name() == name);
     let work = by_nic.into_iter().filter_map(|(name, places)| Some((at(&name)?, places)));
-    if by_nic_is_worth_it(nics, region) {
+    if nics.len() > 1 && region.range().len() >= PARALLEL {
         let all: Vec<Vec<Ran>> = thread::scope(|scope| {
             let threads: Vec<_> =
                 work.map(|(nic, places)| scope.spawn(move || one_nic(nic, region, places))).collect();
@@ -196,10 +194,6 @@ fn run(
         ran.extend(work.flat_map(|(nic, places)| one_nic(nic, region, places)));
     }
     ran
-}
-
-fn by_nic_is_worth_it(nics: &[Arc<Nic>], region: &Region) -> bool {
-    nics.len() > 1 && region.range().len() >= PARALLEL
 }
 
 fn one_nic(nic: &Arc<Nic>, region: &Region, places: Vec<(Place, AddressRange)>) -> Vec<Ran> {

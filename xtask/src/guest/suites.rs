@@ -28,7 +28,7 @@ struct Suite {
 /// Paths, by the names that a script has for them.
 type Found = Vec<(&'static str, PathBuf)>;
 
-/// Not among the stages of the tests: its times are close to those at which emulated queue pairs give up, and the same cases run
+/// Runs only where it is named: its times are close to those at which emulated queue pairs give up, and the same cases run
 /// over NICs in a process in the crate's own tests.
 const STALLS: &str = "stalls";
 
@@ -133,7 +133,12 @@ pub(crate) fn names() -> Vec<&'static str> {
     SUITES.iter().map(|suite| suite.name).collect()
 }
 
-/// `guest-test [SUITE..] [OPTION..]`: all of the suites in one guest.
+/// The suites that run unless others are named.
+fn unnamed() -> Vec<&'static Suite> {
+    SUITES.iter().filter(|suite| suite.name != STALLS).collect()
+}
+
+/// `guest-test [SUITE..] [OPTION..]`: the suites in one guest.
 pub(crate) fn command(mut args: Args) -> Result<Outcome> {
     let options = Options::parse(&mut args)?;
     let mut wanted = Vec::new();
@@ -143,17 +148,16 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
     }
     args.finish()?;
     if wanted.is_empty() {
-        wanted = SUITES.iter().collect();
+        wanted = unnamed();
     }
     let outcome = run(&Workspace::load()?, &wanted, options)?;
     outcome.print();
     Ok(outcome)
 }
 
-/// All suites, as a stage of the tests.
+/// A stage of the tests.
 pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
-    let suites: Vec<_> = SUITES.iter().filter(|suite| suite.name != STALLS).collect();
-    run(workspace, &suites, Options::default())
+    run(workspace, &unnamed(), Options::default())
 }
 
 fn run(workspace: &Workspace, wanted: &[&Suite], mut options: Options) -> Result<Outcome> {

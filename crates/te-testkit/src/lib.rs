@@ -67,6 +67,6 @@ pub use store::{
 };
 pub use switch::Switchboard;
 pub use transport::{
-    Profile, Rig, Side, TransportCase, redescribe, tcp_link, transport_cases, transport_report,
+    Profile, Rig, Side, TransportCase, over_rail, redescribe, tcp_link, transport_cases, transport_report,
 };
 pub use watchdog::{Stuck, Watchdog, within};

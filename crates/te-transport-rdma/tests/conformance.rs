@@ -2,12 +2,11 @@
 //! ones are the controlled link, the first ones are everything else.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests a failure is a panic")]
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use te_segment::{BufferDescriptor, SegmentDescriptor, TransportKind, Via};
+use te_segment::SegmentDescriptor;
 use te_sys_verbs::fake::{Fabric, Nic};
-use te_testkit::{Link, LinkControl, Profile, Rig, Side, Violation};
+use te_testkit::{Link, LinkControl, Profile, Rig, Side, Violation, over_rail};
 use te_transport::Install;
 use te_transport_rdma::{Rdma, RdmaConfig};
 
@@ -39,31 +38,6 @@ fn fakes() -> Fakes {
     Fakes { fabric: Arc::new(fabric), far: Mutex::new(None) }
 }
 
-/// The same with keys of one NIC only.
-fn only(descriptor: &SegmentDescriptor, nic: &str) -> Result<SegmentDescriptor, Violation> {
-    let mut builder = SegmentDescriptor::builder(descriptor.name().clone())
-        .identity(descriptor.identity().clone())
-        .topology(descriptor.topology().clone());
-    for device in descriptor.devices() {
-        builder = builder.device(device.clone());
-    }
-    for buffer in descriptor.buffers() {
-        let Some(Via::Rdma { keys }) = buffer.via_transport(&TransportKind::RDMA) else { continue };
-        let keys =
-            keys.iter().filter(|(name, _)| name.as_str() == nic).map(|(name, key)| (name.clone(), *key));
-        let via = BTreeMap::from([(TransportKind::RDMA, Via::Rdma { keys: keys.collect() })]);
-        let (range, location) = (buffer.range(), buffer.location().clone());
-        builder = builder.buffer(BufferDescriptor::new(
-            range,
-            location,
-            buffer.access(),
-            buffer.generation(),
-            via,
-        )?);
-    }
-    Ok(builder.build()?)
-}
-
 impl Rig for Fakes {
     fn backend(&self, side: Side) -> Box<dyn Install> {
         let nics = match side {
@@ -83,7 +57,7 @@ impl Rig for Fakes {
     }
 
     fn present(&self, descriptor: SegmentDescriptor) -> Result<SegmentDescriptor, Violation> {
-        let presented = only(&descriptor, "f0");
+        let presented = over_rail(&descriptor, "f0");
         *self.far.lock().unwrap() = Some(descriptor);
         presented
     }
@@ -91,7 +65,7 @@ impl Rig for Fakes {
     fn link(&self, _far: &SegmentDescriptor) -> Result<Option<Link>, Violation> {
         let far = self.far.lock().unwrap().clone().unwrap();
         Ok(Some(Link {
-            descriptor: Arc::new(only(&far, "f1")?),
+            descriptor: Arc::new(over_rail(&far, "f1")?),
             control: Arc::new(Wire(self.fabric.clone())),
         }))
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bench::Bench;
 pub(crate) use rig::redescribe_buffers;
-pub use rig::{Profile, Rig, Side, redescribe, tcp_link};
+pub use rig::{Profile, Rig, Side, over_rail, redescribe, tcp_link};
 
 use crate::report::{Report, Verdict, Violation};
 use crate::watchdog::within;

@@ -1,11 +1,12 @@
 //! What the conformance suite asks of whoever runs it.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use te_segment::{BufferDescriptor, DescriptorBuilder, Host, SegmentDescriptor};
+use te_segment::{BufferDescriptor, DescriptorBuilder, Host, SegmentDescriptor, TransportKind, Via};
 use te_transport::{Context, Install};
 
 use crate::link::{Link, TcpProxy};
@@ -132,6 +133,25 @@ pub(crate) fn redescribe_buffers(
         builder = builder.file(file.clone());
     }
     Ok(change(builder).build()?)
+}
+
+/// The same descriptor with the buffers that RDMA reaches, and of their keys those of one NIC: a peer that is reached over one
+/// rail only.
+///
+/// # Errors
+///
+/// What the descriptor's builder says, as where no buffer has a key of that NIC.
+pub fn over_rail(original: &SegmentDescriptor, nic: &str) -> Result<SegmentDescriptor, Violation> {
+    let mut buffers = Vec::new();
+    for buffer in original.buffers() {
+        let Some(Via::Rdma { keys }) = buffer.via_transport(&TransportKind::RDMA) else { continue };
+        let mut keys = keys.clone();
+        keys.retain(|name, _| name.as_str() == nic);
+        let via = BTreeMap::from([(TransportKind::RDMA, Via::Rdma { keys })]);
+        let (range, location) = (buffer.range(), buffer.location().clone());
+        buffers.push(BufferDescriptor::new(range, location, buffer.access(), buffer.generation(), via)?);
+    }
+    redescribe_buffers(original, buffers, |builder| builder)
 }
 
 /// A TCP proxy before the far side, and the descriptor that leads through it.

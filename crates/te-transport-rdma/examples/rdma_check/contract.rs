@@ -1,13 +1,12 @@
 //! The transport contract over the rails. Where it is asked for, the second one is the link that cases stall and cut: their
 //! times are close to those at which emulated queue pairs give up.
 
-use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use te_segment::{BufferDescriptor, SegmentDescriptor, TransportKind, Via};
-use te_testkit::{Link, LinkControl, Profile, Rig, Side, Verdict, Violation, transport_cases};
+use te_segment::{SegmentDescriptor, TransportKind};
+use te_testkit::{Link, LinkControl, Profile, Rig, Side, Verdict, Violation, over_rail, transport_cases};
 use te_transport::{Context, Install, InstallError, Transport};
 
 use crate::within::Rails;
@@ -50,31 +49,6 @@ impl LinkControl for SecondRail {
     }
 }
 
-/// The same with keys of one NIC only.
-fn only(descriptor: &SegmentDescriptor, nic: &str) -> Result<SegmentDescriptor, Violation> {
-    let mut builder = SegmentDescriptor::builder(descriptor.name().clone())
-        .identity(descriptor.identity().clone())
-        .topology(descriptor.topology().clone());
-    for device in descriptor.devices() {
-        builder = builder.device(device.clone());
-    }
-    for buffer in descriptor.buffers() {
-        let Some(Via::Rdma { keys }) = buffer.via_transport(&TransportKind::RDMA) else { continue };
-        let keys = keys.iter().filter(|(name, _)| name.as_str() == nic);
-        let keys = keys.map(|(name, key)| (name.clone(), *key)).collect();
-        let via = BTreeMap::from([(TransportKind::RDMA, Via::Rdma { keys })]);
-        let (range, location) = (buffer.range(), buffer.location().clone());
-        builder = builder.buffer(BufferDescriptor::new(
-            range,
-            location,
-            buffer.access(),
-            buffer.generation(),
-            via,
-        )?);
-    }
-    Ok(builder.build()?)
-}
-
 /// The rails, and the far side as it described itself last.
 struct Linked {
     rails: Rails,
@@ -104,7 +78,7 @@ impl Rig for Linked {
 
     fn present(&self, descriptor: SegmentDescriptor) -> Result<SegmentDescriptor, Violation> {
         let presented = match (self.far_nic(0), self.far_nic(1).filter(|_| self.stalls)) {
-            (Some(first), Some(_)) => only(&descriptor, first)?,
+            (Some(first), Some(_)) => over_rail(&descriptor, first)?,
             _ => descriptor.clone(),
         };
         *self.far.lock().unwrap() = Some(descriptor);
@@ -114,7 +88,7 @@ impl Rig for Linked {
     fn link(&self, _far: &SegmentDescriptor) -> Result<Option<Link>, Violation> {
         let Some(second) = self.far_nic(1).filter(|_| self.stalls) else { return Ok(None) };
         let far = self.far.lock().unwrap().clone().unwrap();
-        Ok(Some(Link { descriptor: Arc::new(only(&far, second)?), control: Arc::new(SecondRail) }))
+        Ok(Some(Link { descriptor: Arc::new(over_rail(&far, second)?), control: Arc::new(SecondRail) }))
     }
 }
 

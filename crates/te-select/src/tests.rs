@@ -235,3 +235,72 @@ fn copies_within_the_process_come_first_and_need_their_proof() {
         );
     }
 }
+
+/// SEL-03: what is not compiled in, or has no hardware, is in no result, whatever is forced and whatever the peer offers.
+#[test]
+fn no_result_names_an_absent_transport() {
+    const HCA: TransportKind = TransportKind::RDMA;
+    const NVLINK: TransportKind = TransportKind::NVLINK;
+    const TCP: TransportKind = TransportKind::TCP;
+    /// What of NVLink there is: none, GPUs of one host, GPUs of one fabric over hosts.
+    #[derive(Clone, Copy, Debug)]
+    enum Link {
+        None,
+        Node,
+        Fabric,
+    }
+    use Link::{Fabric, Node, None as NoLink};
+    let (host, far) = (Locality::SameHost, Locality::Network);
+    // An HCA is there, NVLink, where the peer is, what is forced; the transports to try in order, or the error.
+    type Row = (bool, Link, Locality, Option<Vec<TransportKind>>, Result<Vec<TransportKind>, &'static str>);
+    let table: Vec<Row> = vec![
+        (true, Fabric, far, None, Ok(vec![NVLINK, HCA, TCP])),
+        (true, Node, host, None, Ok(vec![NVLINK, HCA, TCP])),
+        (true, Node, far, None, Ok(vec![HCA, TCP])),
+        (true, NoLink, host, None, Ok(vec![HCA, TCP])),
+        (false, Fabric, far, None, Ok(vec![NVLINK, TCP])),
+        (false, Node, host, None, Ok(vec![NVLINK, TCP])),
+        (false, NoLink, far, None, Ok(vec![TCP])),
+        // What is forced needs nothing else to be there.
+        (false, Node, host, Some(vec![NVLINK]), Ok(vec![NVLINK])),
+        (false, Fabric, far, Some(vec![NVLINK]), Ok(vec![NVLINK])),
+        (true, NoLink, far, Some(vec![HCA]), Ok(vec![HCA])),
+        (true, Fabric, far, Some(vec![TCP, NVLINK]), Ok(vec![TCP, NVLINK])),
+        // It is not replaced by what was not asked for.
+        (true, Node, far, Some(vec![NVLINK]), Err("the peer has not proven that it runs on this host")),
+        (
+            true,
+            NoLink,
+            host,
+            Some(vec![NVLINK]),
+            Err("transport nvlink is not installed; installed: tcp, rdma"),
+        ),
+        (false, Node, host, Some(vec![HCA]), Err("transport rdma is not installed; installed: tcp, nvlink")),
+        (false, NoLink, far, Some(vec![HCA, TCP]), Err("transport rdma is not installed; installed: tcp")),
+    ];
+    let offered = crate::DEFAULT_ORDER;
+    let (of_host, of_network) = (capabilities(Reach::Host), capabilities(Reach::Network));
+    for (hca, link, locality, forced, expected) in table {
+        let row = format!("HCA {hca}, NVLink {link:?}, {locality:?}, forced {forced:?}");
+        let mut installed = vec![usable(TCP, &of_network)];
+        installed.extend(hca.then(|| usable(HCA, &of_network)));
+        match link {
+            NoLink => {}
+            Node => installed.push(usable(NVLINK, &of_host)),
+            Fabric => installed.push(usable(NVLINK, &of_network)),
+        }
+        let policy = Policy { only: forced };
+        match (plan(&request(&policy, &Location::Any), locality, &installed, &offered), expected) {
+            (Ok(plan), Ok(expected)) => {
+                assert_eq!(plan.order().cloned().collect::<Vec<_>>(), expected, "{row}");
+                let mut there = vec![TCP];
+                there.extend(hca.then_some(HCA));
+                there.extend((!matches!(link, NoLink)).then_some(NVLINK));
+                let mut named = plan.candidates().iter().map(|candidate| &candidate.kind);
+                assert!(named.all(|kind| there.contains(kind)), "{row}: {plan:?}");
+            }
+            (Err(error), Err(expected)) => assert!(error.to_string().contains(expected), "{row}: {error}"),
+            (found, _) => panic!("{row}: {found:?}"),
+        }
+    }
+}

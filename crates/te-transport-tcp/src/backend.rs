@@ -45,6 +45,12 @@ impl Tcp {
     pub fn start(self, context: &Context) -> Result<Arc<TcpTransport>, InstallError> {
         self.config.validate().map_err(|error| error.into_install_error(TransportKind::TCP))?;
         let config = Arc::new(self.config);
+        let own_address = config.address.clone().map(|address| Context {
+            bind: address.clone(),
+            advertise: address,
+            ..context.clone()
+        });
+        let context = own_address.as_ref().unwrap_or(context);
         let counters = Arc::<Counters>::default();
         let threads = Arc::new(Threads::new("te-tcp"));
         let native = matches!(config.framing, FramingChoice::Auto | FramingChoice::Native);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use te_segment::Host;
 use te_transport::ConfigError;
 use te_transport::settings::{duration, number, within};
 
@@ -33,6 +34,9 @@ pub enum FramingChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpConfig {
+    /// Where the target listens, which is what peers are told, if data connections take another network than control
+    /// requests. An address of this host, and no wildcard. Default none: the addresses of the engine.
+    pub address: Option<Host>,
     /// Connections the initiator opens to one peer at most, on demand. 1 to 64, default 4.
     pub connections_per_peer: usize,
     /// Framing of the initiator, `auto`, `native`, `v2` or `v1`. Default `auto`.
@@ -80,6 +84,7 @@ pub enum DigestChoice {
 impl Default for TcpConfig {
     fn default() -> Self {
         Self {
+            address: None,
             connections_per_peer: 4,
             framing: FramingChoice::Auto,
             connect_timeout: Duration::from_secs(2),
@@ -102,7 +107,8 @@ const HOUR: u128 = 3_600_000;
 
 impl TcpConfig {
     /// The settings by name.
-    pub const KEYS: [&'static str; 13] = [
+    pub const KEYS: [&'static str; 14] = [
+        "address",
         "connections_per_peer",
         "framing",
         "connect_timeout",
@@ -127,6 +133,7 @@ impl TcpConfig {
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         let mut next = self.clone();
         match key {
+            "address" => next.address = Some(address(value)?),
             "connections_per_peer" => next.connections_per_peer = number("connections_per_peer", value)?,
             "framing" => next.framing = framing(value)?,
             "connect_timeout" => next.connect_timeout = duration("connect_timeout", value)?,
@@ -153,6 +160,9 @@ impl TcpConfig {
     ///
     /// The first setting outside its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        if let Some(wildcard) = self.address.as_ref().filter(|address| address.is_unspecified()) {
+            return Err(ConfigError::not_understood("address", &wildcard.to_string(), AN_ADDRESS));
+        }
         within("connections_per_peer", self.connections_per_peer as u128, 1..=64)?;
         within("connect_timeout", self.connect_timeout.as_millis(), 1..=MINUTES_10)?;
         within("status_timeout", self.status_timeout.as_millis(), 1..=HOUR)?;
@@ -165,6 +175,12 @@ impl TcpConfig {
         within("reject_drain_time", self.reject_drain_time.as_millis(), 0..=MINUTES_10)?;
         within("keepalive", self.keepalive.as_millis(), 1000..=32_400_000)
     }
+}
+
+const AN_ADDRESS: &str = "an address of this host that is no wildcard";
+
+fn address(value: &str) -> Result<Host, ConfigError> {
+    value.parse().map_err(|_| ConfigError::not_understood("address", value, AN_ADDRESS))
 }
 
 fn framing(value: &str) -> Result<FramingChoice, ConfigError> {
@@ -228,6 +244,15 @@ mod tests {
         assert_eq!(config.connect_timeout, Duration::from_secs(3));
         config.set("connect_timeout", "4").unwrap();
         assert_eq!(config.connect_timeout, Duration::from_secs(4));
+    }
+
+    #[test]
+    fn an_address_is_one_that_peers_can_be_told() {
+        let mut config = TcpConfig::default();
+        config.set("address", "127.0.0.2").unwrap();
+        assert_eq!(config.address.as_ref().map(Host::bare).as_deref(), Some("127.0.0.2"));
+        let error = config.set("address", "0.0.0.0").unwrap_err();
+        assert_eq!(error.to_string(), "address = 0.0.0.0 is not an address of this host that is no wildcard");
     }
 
     #[test]

@@ -70,6 +70,42 @@ fn only_the_advertised_address_is_bound() {
     stop(&engine);
 }
 
+/// META-06: control requests go to the one address and data to the other.
+#[test]
+fn control_and_data_can_have_different_addresses() -> Result<()> {
+    let owner =
+        blocking::build(te::builder("127.0.0.1").set("transports", "tcp").set("tcp.address", "127.0.0.2"))?;
+    let other = blocking::build(te::builder("127.0.0.1").set("transports", "tcp"))?;
+    let buffer = owner.allocate(4096, Location::Any, Access::REMOTE)?;
+    buffer.write_at(0, b"over the other network")?;
+
+    let descriptor = owner.descriptor()?;
+    let control = descriptor.control().unwrap().to_string();
+    assert_eq!(control, format!("127.0.0.1:{}", owner.control_port()));
+    let data = descriptor.tcp().unwrap();
+    assert_eq!(data.host.as_ref().unwrap().bare(), "127.0.0.2");
+    // Neither listens where the other does.
+    assert!(std::net::TcpStream::connect(("127.0.0.2", owner.control_port())).is_err());
+    assert!(std::net::TcpStream::connect(("127.0.0.1", data.port.get())).is_err());
+
+    let local = other.allocate(4096, Location::Any, Access::LOCAL)?;
+    let remote = other.open(owner.name().as_str())?.buffer(0)?;
+    let report = other.batch().read(&remote, local.slice(..)).run()?;
+    assert!(report.path().contains(&format!("127.0.0.2:{}", data.port)), "{}", report.path());
+    let mut found = [0; 22];
+    local.read_at(0, &mut found)?;
+    assert_eq!(&found, b"over the other network");
+    assert_eq!(other.probe(owner.name().as_str())?.endpoint.to_string(), control);
+    stop(&owner);
+    let gone = other.probe(owner.name().as_str()).unwrap_err();
+    assert!(gone.to_string().contains(&control), "{gone}");
+    stop(&other);
+
+    let wildcard = te::builder("127.0.0.1").set("tcp.address", "0.0.0.0");
+    assert_eq!(blocking::build(wildcard).unwrap_err().kind(), ErrorKind::Transport);
+    Ok(())
+}
+
 #[test]
 fn a_registered_buffer_is_seen_at_once_and_an_unregistered_one_no_more() -> Result<()> {
     let (owner, other) = (build("127.0.0.1"), build("127.0.0.1"));

@@ -130,6 +130,7 @@ pub(super) fn tcp_config(settings: &Settings) -> te_transport_tcp::TcpConfig {
     use crate::settings::Framing;
 
     let mut config = TcpConfig::default();
+    config.address = settings.tcp_address.get().clone();
     config.connections_per_peer = size(settings.tcp_connections_per_peer.get().0);
     config.framing = match settings.tcp_framing.get() {
         Framing::V1 => FramingChoice::V1,

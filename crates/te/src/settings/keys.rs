@@ -299,6 +299,9 @@ settings! {
     notify_bytes: u64 = 64 << 10, "notify.bytes", "TE_NOTIFY_BYTES", Span::Bytes(1, MIB), [];
     /// Notifications received and not yet taken at most. Default 4096, range 1 to 1000000.
     notify_queue: Count = Count(4_096), "notify.queue", "TE_NOTIFY_QUEUE", Span::Count(1, 1_000_000), [];
+    /// Where data connections are taken, which is what peers are told, if they go over another network than control requests:
+    /// an address of this host, and no wildcard. Default `auto`: the addresses of `bind` and `advertise`.
+    tcp_address: Option<Host> = None, "tcp.address", "TE_TCP_ADDRESS", (), [], feature "tcp";
     /// Connections the initiator opens to one peer at most. Default 4, range 1 to 64.
     tcp_connections_per_peer: Count = Count(4), "tcp.connections_per_peer", "TE_TCP_CONNECTIONS_PER_PEER",
         Span::Count(1, 64),

@@ -10,6 +10,7 @@ use te_segment::{Access, AddressRange, Generation, Location};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
+use crate::process::{InProcess, OfProcess};
 use crate::withdraw::Withdrawal;
 
 /// Which of the engine's transports, by position.
@@ -70,7 +71,7 @@ impl Deadline {
 /// It is the only owner the caller has; [`unregister`](Self::unregister) gives the memory back. Dropping it instead
 /// withdraws the memory in the background and frees it when nothing uses it any more. Leaking it leaks the memory.
 pub struct Buffer {
-    core: Arc<Core>,
+    core: InProcess<Core>,
     region: Region,
     registered: TransportSet,
     withdrawal: Option<Withdrawal>,
@@ -79,7 +80,7 @@ pub struct Buffer {
 impl Buffer {
     pub(crate) fn new(core: Arc<Core>, region: Region, registered: TransportSet) -> Self {
         let withdrawal = Some(Withdrawal::new(region.clone(), registered));
-        Self { core, region, registered, withdrawal }
+        Self { core: core.into(), region, registered, withdrawal }
     }
 
     /// Addresses of the memory.
@@ -151,6 +152,7 @@ impl Buffer {
     ///
     /// [`ErrorKind::InvalidArgument`] outside the buffer, [`ErrorKind::BufferGone`] once it is withdrawn.
     pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.core.check_process("read local memory")?;
         self.region.read_at(offset, bytes).map_err(|refusal| self.refused("read", refusal))
     }
 
@@ -160,6 +162,7 @@ impl Buffer {
     ///
     /// As [`read_at`](Self::read_at).
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.core.check_process("write local memory")?;
         self.region.write_at(offset, bytes).map_err(|refusal| self.refused("write", refusal))
     }
 
@@ -178,11 +181,14 @@ impl Buffer {
     /// [`UnregisterFailed`] with the buffer and what still holds it; the call can be repeated and goes on where it
     /// stopped.
     pub async fn unregister(mut self, deadline: Deadline) -> std::result::Result<Memory, UnregisterFailed> {
+        if let Err(error) = self.core.check_process("unregister") {
+            return Err(UnregisterFailed { error, buffer: self });
+        }
         let Some(withdrawal) = self.withdrawal.take() else {
             let error = Error::new(ErrorKind::BufferGone, "unregister", "the buffer was withdrawn before");
             return Err(UnregisterFailed { error, buffer: self });
         };
-        let core = self.core.clone();
+        let core = self.core.arc().clone();
         let (withdrawal, outcome) = withdrawal.run(core, deadline.instant()).await;
         match outcome {
             Ok(memory) => Ok(memory),
@@ -196,8 +202,8 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(withdrawal) = self.withdrawal.take() {
-            withdrawal.in_background(self.core.clone());
+        if let Some(withdrawal) = self.withdrawal.take().filter(|_| !self.core.mark().is_forked()) {
+            withdrawal.in_background(self.core.arc().clone());
         }
     }
 }

@@ -46,6 +46,7 @@ pub const ENTRIES: &[&Entry] = &[
     &INVALID_ARGUMENT,
     &CONFIG,
     &SHUTDOWN,
+    &FORKED_CHILD,
 ];
 
 pub(crate) const DATA_PATH_UNREACHABLE: Entry = Entry {
@@ -337,6 +338,21 @@ pub(crate) const SHUTDOWN: Entry = Entry {
     meaning: "The engine takes no new work: `shutdown` was called, or its last handle was dropped.",
     causes: &["the program ends", "the handle of the engine was dropped too early"],
     next: &["keep the engine as long as it is used"],
+};
+pub(crate) const FORKED_CHILD: Entry = Entry {
+    name: "forked child",
+    meaning: "The process was forked from the one that has the engine. Threads, queue pairs and the answers of peers stay \
+              with the parent, so that nothing can be done with the engine here; nothing was sent, and the parent is not \
+              affected. What the child drops of the engine is left as it is.",
+    causes: &[
+        "a program that forks workers after it has started the engine, as `multiprocessing` of Python does unless told otherwise",
+        "a helper process that is forked and does not exec",
+    ],
+    next: &[
+        "start an engine in the child, after the fork; it has a name and an address of its own",
+        "fork before the engine starts, or have workers started by exec (`spawn` or `forkserver`)",
+        "end such children with the parent: they keep its sockets open, so that peers do not see at once that it ended",
+    ],
 };
 
 #[cfg(test)]

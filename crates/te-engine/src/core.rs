@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use te_memory::ForkMark;
 use te_metadata::{Directory, SegmentCache};
 use te_rpc::RpcClient;
 use te_segment::{Endpoint, SegmentName};
@@ -16,6 +17,7 @@ use crate::inbox::Inbox;
 use crate::limits::Limits;
 use crate::local::LocalSegment;
 use crate::peers::Peers;
+use crate::process::OfProcess;
 use crate::publisher::{Progress, Wanted};
 use crate::runtime::Runtime;
 
@@ -31,6 +33,7 @@ pub(crate) struct Core {
 
 /// The parts, made once at the start.
 pub(crate) struct Parts {
+    pub(crate) mark: Arc<ForkMark>,
     pub(crate) limits: Limits,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) local: Arc<LocalSegment>,
@@ -109,8 +112,21 @@ impl Core {
         Instant::now() + self.parts.limits.control_request
     }
 
+    /// Tells the engine's process from its children.
+    pub(crate) fn fork_mark(&self) -> &Arc<ForkMark> {
+        &self.parts.mark
+    }
+
+    /// Whether this is the engine's process. To be asked before any lock is taken: in a child, some thread that it does not
+    /// have may hold it.
+    pub(crate) fn check_process(&self, operation: &str) -> Result<()> {
+        let mark = &self.parts.mark;
+        if mark.is_forked() { Err(Error::forked_child(operation, mark.process())) } else { Ok(()) }
+    }
+
     /// Whether new work is accepted.
     pub(crate) fn check_running(&self, operation: &str) -> Result<()> {
+        self.check_process(operation)?;
         if self.stopping.load(Ordering::Acquire) { Err(Error::shutdown(operation)) } else { Ok(()) }
     }
 
@@ -139,6 +155,8 @@ impl Core {
 
     /// Waits until what is offered now is published, at most until the deadline.
     pub(crate) async fn published_by(&self, deadline: Instant) -> Result<()> {
+        let operation = format!("publish segment {}", self.local().name());
+        self.check_process(&operation)?;
         let wanted = self.local().version();
         self.parts.wake.send_if_modified(|known| {
             let news = wanted > known.awaited;
@@ -147,7 +165,6 @@ impl Core {
             news
         });
         let mut progress = self.parts.progress.clone();
-        let operation = format!("publish segment {}", self.local().name());
         let named = operation.clone();
         self.runtime()
             .run(&operation, async move {
@@ -202,5 +219,11 @@ impl Core {
     /// The deadline of a step that may take `time`, but not longer than the caller's.
     pub(crate) fn within(deadline: Instant, time: Duration) -> Instant {
         deadline.min(Instant::now() + time)
+    }
+}
+
+impl OfProcess for Core {
+    fn mark(&self) -> &ForkMark {
+        &self.parts.mark
     }
 }

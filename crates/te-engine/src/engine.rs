@@ -19,6 +19,7 @@ use crate::metrics::EngineMetrics;
 use crate::notify;
 use crate::peers::{Letter, PeerState, PeerWatch};
 use crate::probe::{ProbeReport, probe};
+use crate::process::InProcess;
 use crate::register::{self, RegisterProgress};
 use crate::segment::Segment;
 use crate::shutdown::{Running, ShutdownReport};
@@ -27,12 +28,12 @@ use crate::shutdown::{Running, ShutdownReport};
 /// starts [`shutdown`](Self::shutdown) in the background.
 #[derive(Clone)]
 pub struct Engine {
-    running: Arc<Running>,
+    running: InProcess<Running>,
 }
 
 impl Engine {
     pub(crate) fn new(running: Running) -> Self {
-        Self { running: Arc::new(running) }
+        Self { running: Arc::new(running).into() }
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -63,6 +64,7 @@ impl Engine {
     ///
     /// When the parts do not fit together, which is a defect of a transport.
     pub fn descriptor(&self) -> Result<Arc<SegmentDescriptor>> {
+        self.core().check_process("describe the local segment")?;
         self.core().local().descriptor().map_err(|error| {
             Error::new(ErrorKind::DescriptorInvalid, "describe the local segment", error.to_string())
                 .with_source(error)
@@ -89,6 +91,7 @@ impl Engine {
     /// As [`register_at`](Self::register_at), and when the memory cannot be had.
     pub async fn allocate(&self, len: usize, location: Location, access: Access) -> Result<Buffer> {
         let operation = format!("allocate {}", crate::size::bytes(len as u64));
+        self.core().check_running(&operation)?;
         let named = operation.clone();
         let sharing = locality::shares(self.core(), access)
             .then(|| if access.allows_write() { Sharing::ReadWrite } else { Sharing::ReadOnly });
@@ -161,6 +164,10 @@ impl Engine {
         memory: Vec<(Memory, Location, Access)>,
         progress: impl Fn(RegisterProgress) + Send + Sync + 'static,
     ) -> std::result::Result<Vec<Buffer>, RegisterFailed> {
+        if let Err(error) = self.core().check_process("register memory") {
+            let memory = memory.into_iter().map(|(memory, ..)| memory).collect();
+            return Err(RegisterFailed { error, memory });
+        }
         let core = self.core().clone();
         if register::is_quick(&core, &memory) {
             return register::register_all(&core, memory, &progress);
@@ -217,7 +224,7 @@ impl Engine {
 
     /// Starts a batch.
     pub fn batch(&self) -> BatchBuilder {
-        BatchBuilder::new(self.core().clone())
+        BatchBuilder::new(self.core().clone().into())
     }
 
     /// Sends a notification to an engine by its segment name. A te engine gets it exactly once, a reference engine at most
@@ -240,18 +247,23 @@ impl Engine {
             .await
     }
 
-    /// Takes all received notifications, oldest first.
+    /// Takes all received notifications, oldest first. In a child of fork there are none.
     #[must_use]
     pub fn notifications(&self) -> Vec<Notification> {
         self.core().inbox().drain()
     }
 
     /// Waits for the next notification.
-    pub async fn next_notification(&self) -> Notification {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Shutdown`] once the engine has ended and all are taken.
+    pub async fn next_notification(&self) -> Result<Notification> {
         self.core().inbox().pop().await
     }
 
-    /// Blocks for the next notification, at most until the deadline.
+    /// Blocks for the next notification, at most until the deadline or the end of the engine. `None` at once in a child of
+    /// fork.
     #[must_use]
     pub fn wait_notification(&self, deadline: Deadline) -> Option<Notification> {
         self.core().inbox().pop_until(deadline.instant())
@@ -275,9 +287,13 @@ impl Engine {
         })
     }
 
-    /// What has been moved so far and how the paths stand. Counting costs a few atomic operations a batch.
+    /// What has been moved so far and how the paths stand. Counting costs a few atomic operations a batch. In a child of fork
+    /// there is nothing to tell.
     #[must_use]
     pub fn metrics(&self) -> EngineMetrics {
+        if self.core().fork_mark().is_forked() {
+            return EngineMetrics::default();
+        }
         let lanes = self.core().mover().lanes();
         EngineMetrics {
             transports: lanes.metrics().snapshot(),
@@ -288,9 +304,12 @@ impl Engine {
     }
 
     /// The peers that are known, and what is believed of each life of them: those whose segments are open and those that
-    /// are connected.
+    /// are connected. None in a child of fork.
     #[must_use]
     pub fn peers(&self) -> Vec<PeerState> {
+        if self.core().fork_mark().is_forked() {
+            return Vec::new();
+        }
         let known = self.core().peers().book().all();
         known.iter().map(|peer| peer.state().borrow().clone()).collect()
     }
@@ -302,13 +321,14 @@ impl Engine {
     ///
     /// [`ErrorKind::NotFound`] when no segment of this name is open and no such peer is connected.
     pub fn watch_peer(&self, peer: &str) -> Result<PeerWatch> {
+        self.core().check_process(&format!("watch {peer}"))?;
         let mut known = self.core().peers().book().named(peer);
         known.sort_by_key(|peer| matches!(peer.state().borrow().life, PeerLife::Replaced { .. }));
         let Some(newest) = known.first() else {
             let cause = "no segment of this name is open, and no such peer is connected";
             return Err(Error::new(ErrorKind::NotFound, format!("watch {peer}"), cause));
         };
-        Ok(PeerWatch::new(newest.state().subscribe()))
+        Ok(PeerWatch::new(newest.state().subscribe(), self.core().fork_mark().clone()))
     }
 
     /// Asks whether the engine behind a name answers.
@@ -332,7 +352,7 @@ impl Engine {
     /// Stops: refuses new work, takes the segment out of the directory, ends requests under way, closes listeners.
     /// Idempotent: a repeated call gives the first one's report.
     pub async fn shutdown(&self, deadline: Deadline) -> ShutdownReport {
-        self.running.shutdown(deadline.instant()).await
+        self.running.arc().shutdown(deadline.instant()).await
     }
 }
 

@@ -70,6 +70,8 @@ pub enum ErrorKind {
     Transport,
     /// The engine is shutting down.
     Shutdown,
+    /// The engine belongs to the process that forked this one.
+    ForkedChild,
 }
 
 impl ErrorKind {
@@ -105,6 +107,7 @@ impl ErrorKind {
             Self::NotifyRejected => &catalogue::NOTIFY_REJECTED,
             Self::Transport => &catalogue::TRANSPORT,
             Self::Shutdown => &catalogue::SHUTDOWN,
+            Self::ForkedChild => &catalogue::FORKED_CHILD,
         }
     }
 
@@ -333,6 +336,14 @@ impl Error {
 
     pub(crate) fn no_path(operation: String, peer: &str, error: NoPath) -> Self {
         Self::new(ErrorKind::NoPath, operation, error.to_string()).with_peer(peer).with_source(error)
+    }
+
+    /// For a child of the process that the engine is in.
+    pub(crate) fn forked_child(operation: impl Into<String>, parent: u32) -> Self {
+        let cause = format!(
+            "this process was forked from process {parent}, which has the engine: start another one here, after the fork"
+        );
+        Self::new(ErrorKind::ForkedChild, operation, cause)
     }
 
     pub(crate) fn shutdown(operation: impl Into<String>) -> Self {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+use te_memory::ForkMark;
 use te_segment::Incarnation;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -79,13 +80,18 @@ impl Future for Expectation {
     type Output = Result<Expected>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let operation = "expect notifications";
+        self.inbox.check_process(operation)?;
         let ended = Pin::new(&mut self.ended).poll(context);
-        ended.map(|ended| ended.map_err(|_| Error::shutdown("expect notifications")))
+        ended.map(|ended| ended.map_err(|_| Error::shutdown(operation)))
     }
 }
 
 impl Drop for Expectation {
     fn drop(&mut self) {
+        if self.inbox.mark.is_forked() {
+            return;
+        }
         self.timer.abort();
         self.inbox.forget(self.id);
     }
@@ -109,6 +115,7 @@ pub(crate) struct Inbox {
     limits: ArrivalLimits,
     arrived: Condvar,
     async_arrived: tokio::sync::Notify,
+    mark: Arc<ForkMark>,
 }
 
 struct State {
@@ -118,7 +125,7 @@ struct State {
 }
 
 impl Inbox {
-    pub(crate) fn new(queue: usize) -> Self {
+    pub(crate) fn new(queue: usize, mark: Arc<ForkMark>) -> Self {
         let limits = ArrivalLimits { queue, ..ArrivalLimits::default() };
         let state = State { arrivals: Arrivals::new(limits), waiting: HashMap::new(), closed: false };
         Self {
@@ -126,7 +133,12 @@ impl Inbox {
             limits,
             arrived: Condvar::new(),
             async_arrived: tokio::sync::Notify::new(),
+            mark,
         }
+    }
+
+    fn check_process(&self, operation: &str) -> Result<()> {
+        if self.mark.is_forked() { Err(Error::forked_child(operation, self.mark.process())) } else { Ok(()) }
     }
 
     /// Takes a notification of a reference peer in; false when the queue is full, which the sender is told.
@@ -161,6 +173,9 @@ impl Inbox {
     }
 
     pub(crate) fn drain(&self) -> Vec<Notification> {
+        if self.mark.is_forked() {
+            return Vec::new();
+        }
         let mut state = self.state.lock();
         std::iter::from_fn(|| state.arrivals.take()).map(Notification::from).collect()
     }
@@ -171,10 +186,16 @@ impl Inbox {
     }
 
     pub(crate) fn pop_until(&self, deadline: Instant) -> Option<Notification> {
+        if self.mark.is_forked() {
+            return None;
+        }
         let mut state = self.state.lock();
         loop {
             if let Some(note) = state.arrivals.take() {
                 return Some(note.into());
+            }
+            if state.closed {
+                return None;
             }
             if self.arrived.wait_until(&mut state, deadline).timed_out() {
                 return state.arrivals.take().map(Notification::from);
@@ -182,12 +203,20 @@ impl Inbox {
         }
     }
 
-    pub(crate) async fn pop(&self) -> Notification {
+    pub(crate) async fn pop(&self) -> Result<Notification> {
+        let operation = "wait for a notification";
+        self.check_process(operation)?;
         loop {
             // Interest is registered before looking, so that an arrival in between is not missed.
             let arrived = self.async_arrived.notified();
-            if let Some(note) = self.state.lock().arrivals.take() {
-                return note.into();
+            {
+                let mut state = self.state.lock();
+                if let Some(note) = state.arrivals.take() {
+                    return Ok(note.into());
+                }
+                if state.closed {
+                    return Err(Error::shutdown(operation));
+                }
             }
             arrived.await;
         }
@@ -233,6 +262,9 @@ impl Inbox {
         let mut state = self.state.lock();
         state.closed = true;
         state.waiting.clear();
+        drop(state);
+        self.arrived.notify_all();
+        self.async_arrived.notify_waiters();
     }
 }
 

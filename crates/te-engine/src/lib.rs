@@ -38,6 +38,8 @@
 //! * A peer that is only suspect is never refused; one that is lost or replaced is, and [`Engine::watch_peer`] says why.
 //! * What is published can be reached: listeners accept before the first record is written.
 //! * Two engines in one process do not know of each other. No statics, no environment, no signal handlers.
+//! * In a child of fork, an engine of the parent refuses everything with [`ErrorKind::ForkedChild`], and dropping its
+//!   handles there changes nothing for the parent. A child may start engines of its own.
 //!
 //! # Thread safety and runtime
 //!
@@ -74,6 +76,7 @@ mod notify;
 mod peers;
 mod prepared;
 mod probe;
+mod process;
 mod publisher;
 mod register;
 mod runtime;

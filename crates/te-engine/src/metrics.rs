@@ -142,7 +142,7 @@ pub struct TransportMetrics {
 }
 
 /// What an engine has moved so far, and how its paths stand.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct EngineMetrics {
     /// Each transport that was used, in each direction.

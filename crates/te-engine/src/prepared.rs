@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::RwLock;
+use te_memory::ForkMark;
 use te_metadata::Snapshot;
 use te_segment::{Identity, Location, SegmentDescriptor, SegmentName, TransportKind};
 use te_select::{Installed, NoPath, Plan, Policy, Request, plan};
@@ -15,6 +16,7 @@ use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lane::Lane;
 use crate::locality;
+use crate::process::OfProcess;
 
 /// A usable path, ready for use.
 #[derive(Clone)]
@@ -97,6 +99,7 @@ impl Routes {
 
 /// One snapshot with the paths opened on it and the decisions made for it.
 pub(crate) struct Prepared {
+    mark: Arc<ForkMark>,
     pub(crate) sequence: u64,
     name: SegmentName,
     pub(crate) descriptor: Arc<SegmentDescriptor>,
@@ -114,6 +117,12 @@ struct RouteKey {
     local: TransportSet,
 }
 
+impl OfProcess for Prepared {
+    fn mark(&self) -> &ForkMark {
+        &self.mark
+    }
+}
+
 impl Prepared {
     pub(crate) fn new(core: &Core, name: &SegmentName, snapshot: Arc<Snapshot>) -> Self {
         let descriptor = match (&snapshot.tcp, snapshot.descriptor.tcp()) {
@@ -125,7 +134,8 @@ impl Prepared {
         };
         let paths = core.transports().iter().map(|_| OnceLock::new()).collect();
         let routes = RwLock::new(HashMap::new());
-        Self { sequence: snapshot.sequence, name: name.clone(), descriptor, paths, routes }
+        let mark = core.fork_mark().clone();
+        Self { mark, sequence: snapshot.sequence, name: name.clone(), descriptor, paths, routes }
     }
 
     /// Decides for one request. A default decision is made once per snapshot and then looked up.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use te_memory::ForkMark;
 use te_metadata::{CachedSegment, Cause, SegmentState};
 use te_segment::{
     AddressRange, BufferDescriptor, DescriptorVersion, Incarnation, Location, SegmentDescriptor, SegmentName,
@@ -17,11 +18,12 @@ use crate::lane::PathCircuit;
 use crate::locality;
 use crate::peers::{Acquaintance, BufferWithdrawn, PeerState, Uses, Verdict};
 use crate::prepared::Prepared;
+use crate::process::{InProcess, OfProcess};
 
 /// An open segment of a peer. Cloning gives another handle; dropping the last closes it.
 #[derive(Clone)]
 pub struct Segment {
-    shared: Arc<Shared>,
+    shared: InProcess<Shared>,
 }
 
 struct Shared {
@@ -31,10 +33,16 @@ struct Shared {
     prepared: ArcSwap<Prepared>,
 }
 
+impl OfProcess for Shared {
+    fn mark(&self) -> &ForkMark {
+        self.core.mark()
+    }
+}
+
 impl Segment {
     pub(crate) fn new(core: Arc<Core>, cached: CachedSegment, owner: Arc<Acquaintance>) -> Self {
         let prepared = ArcSwap::from_pointee(Prepared::new(&core, cached.name(), cached.snapshot()));
-        Self { shared: Arc::new(Shared { core, cached, owner, prepared }) }
+        Self { shared: Arc::new(Shared { core, cached, owner, prepared }).into() }
     }
 
     /// The name it was opened by.
@@ -68,6 +76,7 @@ impl Segment {
     /// What it said; the old descriptor stays in use.
     pub async fn sync(&self) -> Result<()> {
         let operation = format!("refresh segment {}", self.name());
+        self.shared.core.check_process(&operation)?;
         let (cached, core) = (self.shared.cached.clone(), self.shared.core.clone());
         let (deadline, named) = (core.control_deadline(), operation.clone());
         self.shared
@@ -108,7 +117,7 @@ impl Segment {
             .ok_or_else(|| {
                 Error::new(ErrorKind::DescriptorInvalid, operation(), "the buffer is not in the descriptor")
             })?;
-        Ok(RemoteRange { segment: self.clone(), prepared, range, buffer: index })
+        Ok(RemoteRange { segment: self.clone(), prepared: prepared.into(), range, buffer: index })
     }
 
     /// As [`range`](Self::range), but asks the owner or the store once if the range is not in the descriptor that is
@@ -142,7 +151,7 @@ impl Segment {
             );
         };
         let range = buffer.range();
-        Ok(RemoteRange { segment: self.clone(), prepared, range, buffer: index })
+        Ok(RemoteRange { segment: self.clone(), prepared: prepared.into(), range, buffer: index })
     }
 
     /// How a request would travel, without sending it: every installed transport with its reason. A path whose circuit
@@ -152,6 +161,7 @@ impl Segment {
     ///
     /// [`ErrorKind::NoPath`] with what both sides have.
     pub fn explain(&self, op: Op, remote: &RemoteRange, local: &Location, policy: &Policy) -> Result<Plan> {
+        self.shared.core.check_process(&format!("{op} {}", remote.range))?;
         remote
             .prepared
             .explain(&self.shared.core, op, remote.buffer, local, policy)
@@ -241,7 +251,7 @@ impl std::fmt::Debug for Segment {
 #[derive(Clone)]
 pub struct RemoteRange {
     segment: Segment,
-    prepared: Arc<Prepared>,
+    prepared: InProcess<Prepared>,
     range: AddressRange,
     buffer: usize,
 }
@@ -306,7 +316,7 @@ impl RemoteRange {
         self.buffer
     }
 
-    pub(crate) fn prepared(&self) -> &Arc<Prepared> {
+    pub(crate) fn prepared(&self) -> &Prepared {
         &self.prepared
     }
 }

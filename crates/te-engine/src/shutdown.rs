@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use te_memory::Region;
+use te_memory::{ForkMark, Region};
 use te_rpc::RpcServer;
 use te_transport::CancelReason;
 use tokio::task::JoinHandle;
 
 use crate::core::Core;
+use crate::process::OfProcess;
 
 pub(crate) struct Running {
     pub(crate) core: Arc<Core>,
@@ -53,6 +54,9 @@ impl Running {
 
     /// Stops, once; every call gives the same report.
     pub(crate) async fn shutdown(self: &Arc<Self>, deadline: Instant) -> ShutdownReport {
+        if let Err(error) = self.core.check_process("shutdown") {
+            return ShutdownReport { left: vec![error.to_string()] };
+        }
         let running = self.clone();
         let report = running
             .report
@@ -79,6 +83,12 @@ async fn follow(cache: te_metadata::SegmentCache, budget: Duration) {
         tracing::debug!(target: "te::engine", %error, "watching the directory failed");
         tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
         pause = (pause * 2).min(Duration::from_secs(10));
+    }
+}
+
+impl OfProcess for Running {
+    fn mark(&self) -> &ForkMark {
+        self.core.mark()
     }
 }
 

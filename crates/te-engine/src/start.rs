@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use te_memory::RegionTable;
+use rand::TryRng;
+use rand::rngs::SysRng;
+use te_memory::{ForkMark, RegionTable};
 use te_metadata::{Directory, HolderProbe, SegmentCache};
 use te_rpc::{Bind, RpcClient, RpcHandler, RpcLimits, RpcListener};
 use te_segment::{Endpoint, Host, Incarnation, RpcLocation, SegmentName};
@@ -71,7 +73,12 @@ impl Bound {
                 SegmentName::new(&control.to_string()).map_err(|error| invalid(error.to_string()))?
             }
         };
-        let incarnation = Incarnation::from_bits(rand::random());
+        // The random numbers of a thread go on from the same place on both sides of a fork.
+        let mut bits = [0; size_of::<u128>()];
+        SysRng.try_fill_bytes(&mut bits).map_err(|error| {
+            Error::new(ErrorKind::Config, "draw the incarnation", error.to_string()).with_source(error)
+        })?;
+        let incarnation = Incarnation::from_bits(u128::from_ne_bytes(bits));
         let regions = RegionTable::new(config.limits.regions);
         let local = Arc::new(LocalSegment::new(name, incarnation, control, regions));
         let rpc = RpcClient::new(rpc_limits(&config));
@@ -147,7 +154,8 @@ impl Bound {
         let version = local.version();
         let (wake, woken) = watch::channel(Wanted { version, ..Wanted::default() });
         let (progress, progressed) = watch::channel(Progress::default());
-        let inbox = Arc::new(Inbox::new(config.limits.notify_queue));
+        let mark = Arc::new(ForkMark::new());
+        let inbox = Arc::new(Inbox::new(config.limits.notify_queue, mark.clone()));
         let core = Arc::new_cyclic(|core| {
             let peers = Peers::new(PeersParts {
                 core: core.clone(),
@@ -158,6 +166,7 @@ impl Bound {
                 runtime: runtime.handle().clone(),
             });
             Core::new(Parts {
+                mark: mark.clone(),
                 limits: config.limits.clone(),
                 runtime: runtime.clone(),
                 local: local.clone(),

@@ -53,7 +53,7 @@ fn an_engine_can_notify_itself() {
     let engine = world.engine("self");
     block_on(async {
         engine.notify("self", "n", "by name").await.unwrap();
-        assert_eq!(engine.next_notification().await.message, "by name");
+        assert_eq!(engine.next_notification().await.unwrap().message, "by name");
         let offered = engine.register(vec![0_u8; 4096], Access::REMOTE).await.unwrap();
         engine.published(soon()).await.unwrap();
         let local = engine.register(vec![1_u8; 4096], Access::LOCAL).await.unwrap();
@@ -61,7 +61,7 @@ fn an_engine_can_notify_itself() {
         let remote = own.range(offered.address(), 4096).unwrap();
         let report = engine.batch().write(local.slice(..), &remote).notify(&own, "after").run().unwrap();
         assert_eq!(report.notify(), Some(&NotifyOutcome::Delivered));
-        assert_eq!(engine.next_notification().await.message, "after");
+        assert_eq!(engine.next_notification().await.unwrap().message, "after");
     });
 }
 
@@ -91,7 +91,7 @@ fn a_failed_batch_tells_its_receiver_only_if_asked_to() {
         assert_eq!(expected.await.unwrap(), Expected::Failure);
         let error = late("seen").notify_failure().run().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        let seen = target.next_notification().await;
+        let seen = target.next_notification().await.unwrap();
         assert_eq!((seen.message.as_str(), seen.outcome), ("seen", BatchOutcome::Failure));
         assert_eq!(target.notifications(), []);
     });

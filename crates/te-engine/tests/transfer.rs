@@ -207,7 +207,7 @@ fn full_inbox_refuses_notifications() {
         assert_eq!((refused.kind(), refused.retry()), (ErrorKind::NotifyRejected, Retry::Later));
         assert_eq!(target.notifications().len(), 2);
         initiator.notify("target", "n", "4").await.unwrap();
-        assert_eq!(target.next_notification().await.message, "4");
+        assert_eq!(target.next_notification().await.unwrap().message, "4");
         let long = "x".repeat((64 << 10) + 1);
         assert_eq!(initiator.notify("target", "", &long).await.unwrap_err().kind(), ErrorKind::LimitReached);
     });

@@ -63,6 +63,7 @@
 pub mod copy;
 mod counting;
 mod error;
+mod fork;
 mod gate;
 mod hold;
 mod keep;
@@ -76,6 +77,7 @@ mod testing;
 
 pub use counting::CountingAllocator;
 pub use error::{CopyError, MemoryError, Refusal, RegisterError, ReleaseError, ReserveRejected, StillHeld};
+pub use fork::ForkMark;
 pub use hold::{Hold, copy_between, same_bytes};
 pub use keep::Keep;
 pub use memory::{Memory, SharedFile, Sharing};

@@ -77,7 +77,7 @@ async fn serve(context: &Context, args: &ServeArgs) -> Result<()> {
     loop {
         tokio::select! {
             () = stop.asked() => break,
-            notification = engine.next_notification() => print_notification(context, &notification)?,
+            notification = engine.next_notification() => print_notification(context, &notification?)?,
             command = commands.recv(), if listening => match command {
                 Some(command) => output::json(&answer(&buffer, &command))?,
                 None if args.until_stdin_closes => break,

@@ -20,12 +20,13 @@ use crate::machines::attempt::AttemptPolicy;
 use crate::notify::Notice;
 use crate::peers::Uses;
 use crate::prepared::{Care, Route};
+use crate::process::InProcess;
 use crate::segment::{RemoteRange, Segment};
 
 /// Collects requests. Nothing happens before [`submit`](Self::submit) or [`run`](Self::run).
 #[must_use = "a batch does nothing until it is submitted"]
 pub struct BatchBuilder {
-    core: Arc<Core>,
+    core: InProcess<Core>,
     requests: Vec<Request>,
     deadline: Option<Deadline>,
     options: Options,
@@ -40,7 +41,7 @@ struct Request {
 }
 
 impl BatchBuilder {
-    pub(crate) fn new(core: Arc<Core>) -> Self {
+    pub(crate) fn new(core: InProcess<Core>) -> Self {
         let attempts = AttemptPolicy { silence: core.limits().silence, ..AttemptPolicy::default() };
         let options = Options { selection: Policy::default(), attempts, retry_changed: true };
         Self { core, requests: Vec::new(), deadline: None, options, notice: None, tell_failure: false }
@@ -149,7 +150,7 @@ impl BatchBuilder {
         check_count(requests.len(), core.limits().batch)?;
         let deadline = deadline.unwrap_or_else(|| Deadline::after(core.limits().request_deadline)).instant();
         let notice = match notice {
-            Some((to, name, message)) => Some(Notice::new(&core, &to, name, message, tell_failure)?),
+            Some((to, name, message)) => Some(Notice::new(core.arc(), &to, name, message, tell_failure)?),
             None => None,
         };
 

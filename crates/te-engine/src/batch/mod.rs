@@ -32,18 +32,19 @@ pub use state::BatchStatus;
 
 use crate::buffer::Deadline;
 use crate::error::Result;
+use crate::process::{InProcess, OfProcess};
 
 /// A submitted batch. A future of its [`Report`]; [`wait`](Self::wait) for programs that block.
 ///
 /// Dropping it requests cancellation and detaches: the engine keeps the memory until nothing touches it any more.
 #[must_use = "dropping a batch cancels it"]
 pub struct Batch {
-    state: Arc<BatchState>,
+    state: InProcess<BatchState>,
 }
 
 impl Batch {
     pub(crate) fn new(state: Arc<BatchState>) -> Self {
-        Self { state }
+        Self { state: state.into() }
     }
 
     /// How far it is. Never goes back, and never leaves `Completed` or `Failed`.
@@ -59,6 +60,7 @@ impl Batch {
     ///
     /// The first failure, with the [`Report`] of all requests.
     pub fn wait(self) -> Result<Report> {
+        self.check_process()?;
         self.state.wait();
         self.state.result()
     }
@@ -69,6 +71,9 @@ impl Batch {
     ///
     /// `Err(self)` when it is still running; the inner result is that of the batch.
     pub fn wait_until(self, deadline: Deadline) -> std::result::Result<Result<Report>, Self> {
+        if let Err(error) = self.check_process() {
+            return Ok(Err(error));
+        }
         if self.state.wait_until(deadline.instant()) { Ok(self.state.result()) } else { Err(self) }
     }
 
@@ -78,6 +83,7 @@ impl Batch {
     ///
     /// As [`wait`](Self::wait), usually of kind `Cancelled`.
     pub async fn cancel(self) -> Result<Report> {
+        self.check_process()?;
         self.state.cancel(CancelReason::Cancelled);
         self.await
     }
@@ -88,6 +94,9 @@ impl Batch {
     ///
     /// `Err(self)` when it is still running at the deadline.
     pub fn cancel_wait(self, deadline: Deadline) -> std::result::Result<Result<Report>, Self> {
+        if let Err(error) = self.check_process() {
+            return Ok(Err(error));
+        }
         self.state.cancel(CancelReason::Cancelled);
         self.wait_until(deadline)
     }
@@ -97,19 +106,24 @@ impl Batch {
     pub fn deadline(&self) -> Instant {
         self.state.deadline()
     }
+
+    fn check_process(&self) -> Result<()> {
+        self.state.plan.core.check_process("wait for a batch")
+    }
 }
 
 impl Future for Batch {
     type Output = Result<Report>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.check_process()?;
         if self.state.poll_done(context) { Poll::Ready(self.state.result()) } else { Poll::Pending }
     }
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        if !self.state.is_done() {
+        if !self.state.is_done() && !self.state.mark().is_forked() {
             self.state.cancel(CancelReason::Cancelled);
         }
     }

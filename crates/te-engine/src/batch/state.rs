@@ -6,6 +6,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use te_memory::ForkMark;
 use te_segment::AddressRange;
 use te_select::Policy;
 use te_transport::{
@@ -23,6 +24,7 @@ use crate::machines::delivery::Tidings;
 use crate::notify::Notice;
 use crate::peers::Uses;
 use crate::prepared::{Care, Route, Routes};
+use crate::process::{InProcess, OfProcess};
 use crate::segment::RemoteRange;
 
 /// How far a batch is. Only ever moves down this list.
@@ -91,7 +93,7 @@ impl Flight {
 
 /// A batch as it is planned.
 pub(crate) struct BatchPlan {
-    pub(crate) core: Arc<Core>,
+    pub(crate) core: InProcess<Core>,
     pub(crate) requests: Vec<RequestInfo>,
     pub(crate) flights: Vec<Flight>,
     /// Number of the first request; those of the others follow.
@@ -147,6 +149,12 @@ struct End {
     waker: Option<Waker>,
     at: Option<Instant>,
     notify: Option<NotifyOutcome>,
+}
+
+impl OfProcess for BatchState {
+    fn mark(&self) -> &ForkMark {
+        self.plan.core.mark()
+    }
 }
 
 impl BatchState {

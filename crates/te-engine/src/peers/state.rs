@@ -1,8 +1,10 @@
 //! What programs see of the lives of peers.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Instant;
 
+use te_memory::ForkMark;
 use te_segment::{Endpoint, Incarnation};
 use tokio::sync::watch;
 
@@ -77,11 +79,12 @@ impl fmt::Display for Cause {
 #[derive(Clone, Debug)]
 pub struct PeerWatch {
     states: watch::Receiver<PeerState>,
+    mark: Arc<ForkMark>,
 }
 
 impl PeerWatch {
-    pub(crate) fn new(states: watch::Receiver<PeerState>) -> Self {
-        Self { states }
+    pub(crate) fn new(states: watch::Receiver<PeerState>, mark: Arc<ForkMark>) -> Self {
+        Self { states, mark }
     }
 
     /// What is believed now.
@@ -91,9 +94,12 @@ impl PeerWatch {
     }
 
     /// Waits until something else is believed than at the last call, and says what; changes in between are left out.
-    /// `None` when this life is forgotten, which happens some time after the last handle to its segment is gone. Can be
-    /// awaited from any executor; dropping the future loses nothing.
+    /// `None` when this life is forgotten, which happens some time after the last handle to its segment is gone, and in a
+    /// child of fork. Can be awaited from any executor; dropping the future loses nothing.
     pub async fn changed(&mut self) -> Option<PeerState> {
+        if self.mark.is_forked() {
+            return None;
+        }
         self.states.changed().await.ok()?;
         Some(self.states.borrow_and_update().clone())
     }
@@ -101,6 +107,9 @@ impl PeerWatch {
     /// Waits until what is believed satisfies the condition, which is looked at now and after every change. `None` as for
     /// [`changed`](Self::changed).
     pub async fn until(&mut self, mut condition: impl FnMut(&PeerState) -> bool) -> Option<PeerState> {
+        if self.mark.is_forked() {
+            return None;
+        }
         self.states.wait_for(|state| condition(state)).await.ok().map(|state| state.clone())
     }
 }

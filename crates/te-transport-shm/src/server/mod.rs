@@ -12,6 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rand::TryRng;
+use rand::rngs::SysRng;
 use te_memory::{Region, RegionTable};
 use te_segment::Incarnation;
 use te_transport::{Context, Threads};
@@ -66,7 +68,10 @@ impl Server {
         counters: Arc<Counters>,
         threads: Arc<Threads>,
     ) -> io::Result<Self> {
-        let name = format!("te-{:032x}", rand::random::<u128>());
+        // Not of the thread's random numbers, which a fork leaves in the same place on both sides.
+        let mut random = [0; size_of::<u128>()];
+        SysRng.try_fill_bytes(&mut random).map_err(io::Error::other)?;
+        let name = format!("te-{:032x}", u128::from_ne_bytes(random));
         let listener = Listener::bind(&name)?;
         let shared = Arc::new(Shared {
             incarnation: context.incarnation,

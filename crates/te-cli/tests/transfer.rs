@@ -126,6 +126,10 @@ fn the_bench_compares_with_plain_sockets() {
         for side in ["engine", "raw"] {
             assert_eq!(row[side]["rounds"].as_array().map(Vec::len), Some(3), "{row}");
             assert!(row[side]["gigabytes_per_second"].as_f64() > Some(0.0), "{row}");
+            // Nothing leaves this host, and some thread did the work.
+            assert_eq!(row[side]["line"]["gigabytes_per_second"], Value::Null, "{row}");
+            assert!(row[side]["line"]["busiest_thread"]["share"].as_f64() > Some(0.0), "{row}");
+            assert!(row[side]["line"]["limit"].is_string(), "{row}");
         }
         assert!(row["ratio"].as_f64() > Some(0.0), "{row}");
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use te::{Buffer, RemoteRange, blocking::Engine};
 
+use super::limit::{self, Reading, Seen};
 use super::meter::{Meter, Used};
 use super::raw::RawClient;
 use crate::failure::{Failure, Result};
@@ -48,6 +49,8 @@ pub(crate) struct Sample {
     pub(crate) latencies: Latencies,
     /// What both sides used.
     pub(crate) used: Option<Used>,
+    /// What of this host was used up.
+    pub(super) seen: Seen,
 }
 
 /// A thread's work: one batch from an offset of its working set on.
@@ -56,8 +59,9 @@ type Work<'a> = Box<dyn FnMut(u64) -> Result<()> + Send + 'a>;
 /// Runs every thread's work until `duration` is over, from a common start to the last end.
 fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>, meter: Option<&Meter>) -> Result<Sample> {
     let before = meter.and_then(Meter::used);
+    let idle = Reading::take();
     let start = Barrier::new(work.len() + 1);
-    let outcomes: Vec<Result<(u64, Latencies)>> = Vec::with_capacity(work.len());
+    let outcomes: Vec<Result<(u64, Latencies, Option<f64>)>> = Vec::with_capacity(work.len());
     let (outcomes, time) = thread::scope(|scope| {
         let mut outcomes = outcomes;
         let threads: Vec<_> = work
@@ -68,7 +72,8 @@ fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>, meter: Option<
                     let mut latencies = Latencies::new()?;
                     let mut batches = 0_u64;
                     start.wait();
-                    let end = Instant::now() + duration;
+                    let (begun, ran) = (Instant::now(), limit::own_time());
+                    let end = begun + duration;
                     for offset in shape.offsets() {
                         let began = Instant::now();
                         if began >= end {
@@ -78,7 +83,9 @@ fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>, meter: Option<
                         batches += 1;
                         latencies.record(began.elapsed());
                     }
-                    Ok((batches, latencies))
+                    let ran = limit::own_time().zip(ran).map(|(after, before)| after.saturating_sub(before));
+                    let share = ran.map(|ran| ran.as_secs_f64() / begun.elapsed().as_secs_f64());
+                    Ok((batches, latencies, share))
                 })
             })
             .collect();
@@ -91,12 +98,18 @@ fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>, meter: Option<
         (outcomes, began.elapsed())
     });
     let used = meter.and_then(Meter::used).zip(before).map(|(after, before)| after.since(before));
-    let mut sample = Sample { bytes: 0, time, latencies: Latencies::new()?, used };
+    let busy = Reading::take();
+    let mut sample = Sample { bytes: 0, time, latencies: Latencies::new()?, used, seen: Seen::default() };
+    let mut shares = Vec::new();
     for outcome in outcomes {
-        let (batches, latencies) = outcome?;
+        let (batches, latencies, share) = outcome?;
         sample.bytes += batches * shape.block * shape.batch;
         sample.latencies.add(&latencies)?;
+        shares.extend(share);
     }
+    sample.seen = busy.since(&idle, sample.bytes, time);
+    // They are gone by the second reading.
+    shares.into_iter().for_each(|share| sample.seen.ended("of the bench", share));
     Ok(sample)
 }
 

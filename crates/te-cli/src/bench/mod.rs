@@ -1,5 +1,6 @@
 //! `te bench`: throughput and latency of batches, beside plain sockets if asked for.
 
+mod limit;
 mod load;
 mod meter;
 mod plot;

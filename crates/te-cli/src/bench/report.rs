@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::limit::Seen;
 use super::load::{Sample, Shape};
 use super::meter::Used;
 use crate::failure::Result;
@@ -23,6 +24,8 @@ pub(super) struct Row {
 pub(super) struct Summary {
     /// Of each round.
     speeds: Vec<f64>,
+    /// What of this host was used up in each.
+    seen: Vec<Seen>,
     latencies: Latencies,
     bytes: u64,
     /// What both sides used in all rounds, if both can be looked at.
@@ -32,11 +35,12 @@ pub(super) struct Summary {
 impl Summary {
     pub(super) fn new() -> Result<Self> {
         let used = Some(Used { cpu: Duration::ZERO, allocations: 0 });
-        Ok(Self { speeds: Vec::new(), latencies: Latencies::new()?, bytes: 0, used })
+        Ok(Self { speeds: Vec::new(), seen: Vec::new(), latencies: Latencies::new()?, bytes: 0, used })
     }
 
     pub(super) fn add(&mut self, sample: &Sample) -> Result<()> {
         self.speeds.push(size::gigabytes_per_second(sample.bytes, sample.time));
+        self.seen.push(sample.seen.clone());
         self.bytes += sample.bytes;
         self.used = self.used.zip(sample.used).map(|(sum, more)| Used {
             cpu: sum.cpu + more.cpu,
@@ -50,6 +54,13 @@ impl Summary {
         let mut speeds = self.speeds.clone();
         speeds.sort_by(f64::total_cmp);
         speeds.get(speeds.len() / 2).copied().unwrap_or_default()
+    }
+
+    /// What was used up in the median round.
+    fn seen(&self) -> Option<&Seen> {
+        let mut seen: Vec<_> = self.seen.iter().collect();
+        seen.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+        seen.get(seen.len() / 2).copied()
     }
 
     /// CPU seconds of both sides together for a gigabyte (1e9 bytes).
@@ -75,6 +86,7 @@ impl Summary {
             "batch_p99_us": self.quantile(0.99),
             "cpu_seconds_per_gigabyte": self.cpu_per_gigabyte(),
             "allocations_per_request": self.allocations_per_request(block),
+            "line": self.seen().map(Seen::to_json),
         })
     }
 }
@@ -111,6 +123,7 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
         ("BATCH", Align::Right),
         ("THREADS", Align::Right),
         ("GB/s", Align::Right),
+        ("LINE GB/s", Align::Right),
         ("p50", Align::Right),
         ("p99", Align::Right),
         ("CPU s/GB", Align::Right),
@@ -128,6 +141,12 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
     let cpu = |summary: &Summary| {
         summary.cpu_per_gigabyte().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.3}"))
     };
+    let line = |summary: &Summary| match summary.seen() {
+        Some(seen) if seen.has_links() => {
+            seen.line().map_or_else(|| "unknown".to_owned(), |line| format!("{line:.2}"))
+        }
+        _ => "-".to_owned(),
+    };
     let allocations = |row: &Row| {
         let count = row.engine.allocations_per_request(row.shape.block);
         count.map_or_else(|| "-".to_owned(), |count| format!("{count:.2}"))
@@ -144,6 +163,7 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
             row.shape.batch.to_string(),
             row.shape.threads.to_string(),
             format!("{:.2}", row.engine.median()),
+            line(&row.engine),
             size::micros(row.engine.quantile(0.5)),
             size::micros(row.engine.quantile(0.99)),
             cpu(&row.engine),
@@ -161,8 +181,14 @@ pub(super) fn print(as_json: bool, rows: &[Row]) -> Result<()> {
         table.row(cells);
     }
     table.print()?;
+    output::line("")?;
+    for row in rows {
+        if let Some(seen) = row.engine.seen() {
+            output::line(&format!("{}: {seen}", row.shape))?;
+        }
+    }
     output::line(
-        "\nmedian of the rounds; latency per batch; CPU time, and allocations for a request, of both sides, where both are on this host",
+        "\nmedian of the rounds; LINE is the speed of the links that carried the bytes; latency per batch; CPU time, and allocations for a request, of both sides, where both are on this host",
     )
 }
 

@@ -20,7 +20,7 @@ use boot::Ended;
 use options::Options;
 
 pub(crate) use bench::command as bench;
-pub(crate) use suites::{check, command as test};
+pub(crate) use suites::{check, command as test, endure};
 
 /// `guest [OPTION..] -- COMMAND`: its status is the command's.
 pub(crate) fn command(mut args: Args) -> ExitCode {

@@ -5,14 +5,16 @@ use std::time::{Duration, Instant};
 use crate::Result;
 use crate::args::Args;
 use crate::demo;
+use crate::guest;
 use crate::interop;
 use crate::outcome::Outcome;
 use crate::shell::{Cmd, is_installed};
 use crate::workspace::Workspace;
 
 pub(crate) fn command(mut args: Args) -> Result<Outcome> {
-    let campaign =
-        args.positional().ok_or("soak needs a campaign: fuzz, demo, interop, restart, applied or asan")?;
+    let campaign = args
+        .positional()
+        .ok_or("soak needs a campaign: fuzz, demo, interop, restart, rails, applied or asan")?;
     let begun = Instant::now();
     let outcome = match campaign.as_str() {
         "fuzz" => {
@@ -45,6 +47,11 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
             }
             outcome
         }
+        "rails" => {
+            let cycles = args.number("--cycles", 50)?;
+            args.finish()?;
+            guest::endure(&Workspace::load()?, cycles)?
+        }
         "applied" => {
             let completions = args.number("--completions", 1_000_000)?;
             args.finish()?;
@@ -60,7 +67,7 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
             asan(&Workspace::load()?)?
         }
         other => {
-            let campaigns = "fuzz, demo, interop, restart, applied and asan";
+            let campaigns = "fuzz, demo, interop, restart, rails, applied and asan";
             return Err(format!("no campaign `{other}`; there are {campaigns}").into());
         }
     };

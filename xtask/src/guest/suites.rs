@@ -98,6 +98,29 @@ const SUITES: [Suite; 6] = [
     },
 ];
 
+/// For a night: rails that go down and come up.
+const CYCLES: Suite = Suite {
+    name: "cycles",
+    needs: || Options { rails: 2, ..Options::default() },
+    examples: &[("te-transport-rdma", "rdma_check")],
+    also: nothing,
+    script: include_str!("cycles.sh"),
+    lines: 5,
+};
+
+/// Seconds that a cycle may take in a guest without hardware support, and those to start it.
+const CYCLE_SECONDS: u64 = 60;
+const START_SECONDS: u64 = 240;
+
+/// So many cycles, in one guest.
+pub(crate) fn endure(workspace: &Workspace, cycles: u64) -> Result<Outcome> {
+    let options = Options {
+        timeout: START_SECONDS.saturating_add(cycles.saturating_mul(CYCLE_SECONDS)),
+        ..Options::default()
+    };
+    run_with(workspace, &[&CYCLES], options, &format!("cycles={cycles}\n"))
+}
+
 fn nothing(_: &Workspace) -> Result<Found> {
     Ok(Vec::new())
 }
@@ -160,8 +183,18 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Outcome> {
     run(workspace, &unnamed(), Options::default())
 }
 
-fn run(workspace: &Workspace, wanted: &[&Suite], mut options: Options) -> Result<Outcome> {
-    let mut script = PRELUDE.to_owned();
+fn run(workspace: &Workspace, wanted: &[&Suite], options: Options) -> Result<Outcome> {
+    run_with(workspace, wanted, options, "")
+}
+
+/// `settings`: variables of the scripts.
+fn run_with(
+    workspace: &Workspace,
+    wanted: &[&Suite],
+    mut options: Options,
+    settings: &str,
+) -> Result<Outcome> {
+    let mut script = format!("{PRELUDE}{settings}");
     for suite in wanted {
         options = options.and(&(suite.needs)());
         for (package, example) in suite.examples {

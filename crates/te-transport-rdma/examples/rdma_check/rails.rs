@@ -73,29 +73,52 @@ fn link(interface: usize, state: &str) {
     assert!(Command::new("ip").args(["link", "set", &name, state]).status().unwrap().success());
 }
 
+/// Prints how a check went.
+fn say(well: &mut bool, name: &str, outcome: Result<String, String>) {
+    *well &= outcome.is_ok();
+    match outcome {
+        Ok(what) => println!("ok rails {name}: {what}"),
+        Err(why) => println!("not ok rails {name}: {why}"),
+    }
+}
+
+/// A rail goes down and comes up so many times, under a WRITE and under a READ. Whether all is well.
+pub(crate) fn endure(rails: &Rails, count: usize) -> bool {
+    let mut well = true;
+    cycles(rails, count, &mut |name, outcome| say(&mut well, name, outcome));
+    well
+}
+
+fn cycles(rails: &Rails, count: usize, say: &mut dyn FnMut(&str, Result<String, String>)) {
+    let after = |time: &Duration| format!("after {} ms", time.as_millis());
+    let (mut longest, pair) = ([Duration::ZERO; 2], Pair::new(rails, MIDDLE));
+    for cycle in 0..count {
+        for op in [Op::Write, Op::Read] {
+            let outcomes = [down(&pair, op, cycle), used_again(&pair, op)];
+            for (longest, outcome) in longest.iter_mut().zip(&outcomes) {
+                *longest = outcome.as_ref().map_or(*longest, |time| *time.max(longest));
+            }
+            let [down, up] = outcomes.map(|outcome| outcome.map(|time| after(&time)));
+            say(&format!("{op} goes on when one goes down, {cycle}"), down);
+            say(&format!("one that is up is used again, {op} {cycle}"), up);
+        }
+    }
+    println!(
+        "of {count} cycles at most: goes on {}, is used again {}",
+        after(&longest[0]),
+        after(&longest[1])
+    );
+}
+
 /// Runs all checks. Whether all is well.
 pub(crate) fn run(rails: &Rails) -> bool {
     let mut well = true;
-    let mut say = |name: &str, outcome: Result<String, String>| {
-        well &= outcome.is_ok();
-        match outcome {
-            Ok(what) => println!("ok rails {name}: {what}"),
-            Err(why) => println!("not ok rails {name}: {why}"),
-        }
-    };
+    let mut say = |name: &str, outcome| say(&mut well, name, outcome);
     let pair = Pair::new(rails, LARGE);
     say("a write uses both", both(&pair, Op::Write));
     say("a read uses both", both(&pair, Op::Read));
     drop(pair);
-    let pair = Pair::new(rails, MIDDLE);
-    for cycle in 0..CYCLES {
-        for op in [Op::Write, Op::Read] {
-            let outcome = down(&pair, op, cycle);
-            say(&format!("{op} goes on when one goes down, {cycle}"), outcome);
-            say(&format!("one that is up is used again, {op} {cycle}"), used_again(&pair, op));
-        }
-    }
-    drop(pair);
+    cycles(rails, CYCLES, &mut say);
     say("ports whose MTUs differ", unequal(rails));
     let pair = Pair::new(rails, LARGE);
     say("no rail at all is an error in time", none(&pair));
@@ -117,8 +140,8 @@ fn both(pair: &Pair, op: Op) -> Result<String, String> {
 }
 
 /// The first rail goes down in the middle of a request.
-fn down(pair: &Pair, op: Op, cycle: usize) -> Result<String, String> {
-    let ledger = pair.begin(op, 7 + u8::try_from(cycle).unwrap());
+fn down(pair: &Pair, op: Op, cycle: usize) -> Result<Duration, String> {
+    let ledger = pair.begin(op, 7 + u8::try_from(cycle % 64).unwrap());
     let before = carried(0);
     let until = Instant::now() + Duration::from_secs(20);
     while carried(0) < before + (1 << 20) && Instant::now() < until && ledger.resolved() == 0 {
@@ -130,15 +153,11 @@ fn down(pair: &Pair, op: Op, cycle: usize) -> Result<String, String> {
     let ended = pair.end(&ledger);
     link(0, "up");
     ended?;
-    if midway {
-        Ok(format!("{} ms after", began.elapsed().as_millis()))
-    } else {
-        Err("it was over before".to_owned())
-    }
+    if midway { Ok(began.elapsed()) } else { Err("it was over before".to_owned()) }
 }
 
 /// A rail that is up again takes part again.
-fn used_again(pair: &Pair, op: Op) -> Result<String, String> {
+fn used_again(pair: &Pair, op: Op) -> Result<Duration, String> {
     let began = Instant::now();
     let mut seed = 100;
     loop {
@@ -146,7 +165,7 @@ fn used_again(pair: &Pair, op: Op) -> Result<String, String> {
         pair.end(&pair.begin(op, seed))?;
         seed += 1;
         if carried(0) - before > u64::try_from(MIDDLE / 4).unwrap() {
-            return Ok(format!("after {} ms", began.elapsed().as_millis()));
+            return Ok(began.elapsed());
         }
         if began.elapsed() > Duration::from_secs(30) {
             return Err("not within 30 s".to_owned());

@@ -1,10 +1,11 @@
 //! `te check`: writes a pattern into a peer's buffer, or reads it and compares, in blocks that are submitted in reverse.
 
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
-use te::{Access, Buffer, Deadline, Location, RemoteRange, Report, blocking::Engine};
+use te::{Access, Buffer, Deadline, Location, RemoteRange, Report, Retry, Segment, blocking::Engine};
 
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -16,9 +17,9 @@ pub(crate) struct CheckArgs {
     /// The segment's name
     #[arg(long)]
     pub(crate) peer: String,
-    /// Where the pattern begins, in the peer's memory
+    /// Where the pattern begins, in the peer's memory; at the beginning of its first buffer unless given
     #[arg(long, value_parser = size::address)]
-    pub(crate) addr: u64,
+    pub(crate) addr: Option<u64>,
     /// How many bytes
     #[arg(long, value_parser = size::size)]
     pub(crate) size: u64,
@@ -31,6 +32,9 @@ pub(crate) struct CheckArgs {
     /// What to do
     #[arg(long, value_enum, default_value_t = CheckOp::Both)]
     pub(crate) op: CheckOp,
+    /// Waits so long for a peer that is not there yet
+    #[arg(long, value_parser = size::time)]
+    pub(crate) wait: Option<Duration>,
 }
 
 /// What to do with the pattern.
@@ -49,8 +53,11 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> Result<()> {
         return usage(format!("{} bytes cannot be cut into {} requests", args.size, args.batch));
     }
     let engine = context.client(&args.peer)?;
-    let peer = engine.open(&args.peer)?;
-    let remote = peer.range(args.addr, args.size)?;
+    let peer = open(&engine, args)?;
+    let remote = match args.addr {
+        Some(addr) => peer.range(addr, args.size)?,
+        None => peer.buffer(0)?.slice(0, args.size)?,
+    };
     let local = engine.allocate(size::index(args.size), Location::Any, Access::LOCAL)?;
     let began = Instant::now();
     let mut path = String::new();
@@ -70,14 +77,37 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> Result<()> {
         }
     }
     let seconds = began.elapsed().as_secs_f64();
-    engine.shutdown(Deadline::after_secs(1));
+    // Said at once: whoever waits for it does not wait for the engine's end.
     if context.json {
-        return output::json(&json!({
+        output::json(&json!({
             "ok": true, "peer": args.peer, "bytes": args.size, "requests": args.batch, "path": path,
             "seconds": seconds, "verified": args.op != CheckOp::Write,
-        }));
+        }))?;
+    } else {
+        let bytes = te_engine::size::bytes(args.size);
+        output::line(&format!("{bytes} in {} requests over {path}: ok", args.batch))?;
     }
-    output::line(&format!("{} in {} requests over {path}: ok", te_engine::size::bytes(args.size), args.batch))
+    engine.shutdown(Deadline::after_secs(1));
+    Ok(())
+}
+
+/// Pause before a peer that was not there is looked for again.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Opens the peer's segment, again and again while it offers nothing and there is time.
+fn open(engine: &Engine, args: &CheckArgs) -> Result<Segment> {
+    let until = Instant::now() + args.wait.unwrap_or_default();
+    loop {
+        let opened = engine.open(&args.peer);
+        let waits = match &opened {
+            Ok(segment) => segment.descriptor().buffers().is_empty(),
+            Err(error) => error.retry() != Retry::No,
+        };
+        if !waits || Instant::now() >= until {
+            return Ok(opened?);
+        }
+        thread::sleep(AGAIN);
+    }
 }
 
 /// The whole range in equal blocks, the last one first; the last has what is left over.

@@ -1,7 +1,8 @@
 //! The polling thread of a NIC: completions, events, and what has been stopped.
 //!
-//! It polls while there is something, looks for a moment longer, then arms the completion queue and sleeps. Nothing that
-//! waits for a device runs here: whatever a line wants done about what is found is the set-up thread's.
+//! It polls while there is something, looks for a moment longer, then sleeps, and arms the completion queue if anything is
+//! under way. Nothing that waits for a device runs here: whatever a line wants done about what is found is the set-up
+//! thread's.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,13 +79,7 @@ pub(crate) fn run(nic: &Arc<Nic>) {
             std::hint::spin_loop();
             continue;
         }
-        if let Err(error) = nic.queue().arm(false) {
-            fail(nic, &error.to_string());
-        }
-        // What came before the queue was armed is not told of.
-        if !take(nic) {
-            sleep(nic, Wake::Completion);
-        }
+        sleep(nic, Wake::Completion);
         busy = Instant::now();
     }
 }
@@ -184,6 +179,17 @@ fn sleep(nic: &Arc<Nic>, wake: Wake) {
     let is_idle = wake == Wake::Completion && signals.begin_sleep();
     if !is_idle && signals.is_closing() {
         return;
+    }
+    // Where nothing is under way, whoever begins something wakes it: were the queue armed, it would be woken for what a caller
+    // takes itself, and take a processor from that.
+    if wake == Wake::Completion && !is_idle {
+        if let Err(error) = nic.queue().arm(false) {
+            fail(nic, &error.to_string());
+        }
+        // What came before the queue was armed is not told of.
+        if take(nic) {
+            return;
+        }
     }
     let until = (!is_idle).then(|| Timespec::try_from(REVIEW).ok()).flatten();
     let (channel, events) = (nic.channel().fd(), nic.context().event_fd());

@@ -26,8 +26,13 @@ const LOOK: Duration = Duration::from_micros(30);
 /// How often it looks for what has been stopped, while there is work.
 const REVIEW: Duration = Duration::from_millis(10);
 
-/// How long a caller that waits for its own request looks, after the last completion, before it leaves that to the thread.
-const CALLER_LOOK: Duration = Duration::from_micros(300);
+/// How long a caller that waits for its own request looks, after the last completion, before it leaves that to the thread:
+/// longer than a small request takes anywhere, devices in software included. Handing over costs another wake-up.
+const CALLER_LOOK: Duration = Duration::from_millis(1);
+
+/// How long of that it keeps its processor. Small requests over hardware have ended by then; a device in software may be
+/// waiting for that very processor. Where others want it too, giving way takes as long as they do, and ends the looking.
+const CALLER_SPIN: Duration = Duration::from_micros(20);
 
 /// What taking completions needs. Whoever has it takes: those of one queue pair mean something in their order only.
 pub(crate) struct Taking {
@@ -103,10 +108,13 @@ impl<'a> Looking<'a> {
                 found |= take(nic);
             }
             let now = Instant::now();
+            let quiet = now.saturating_duration_since(quiet_since);
             if found {
                 quiet_since = now;
-            } else if now >= deadline || now.saturating_duration_since(quiet_since) >= CALLER_LOOK {
+            } else if now >= deadline || quiet >= CALLER_LOOK {
                 break;
+            } else if quiet >= CALLER_SPIN {
+                std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
             }

@@ -166,6 +166,26 @@ fn the_bench_works_on_a_target_elsewhere() {
 }
 
 #[test]
+fn the_bench_plays_ping_pong() {
+    for way in ["", " --set transports=tcp"] {
+        let line = format!("bench ping-pong --block 8,4KiB --duration 50ms{way}");
+        let rows = json(&line.split(' ').collect::<Vec<_>>());
+        for (row, block) in rows.as_array().unwrap().iter().zip([8, 4096]) {
+            assert_eq!(row["block"], block, "{row}");
+            assert!(row["round_trips"].as_u64() > Some(0), "{row}");
+            assert!(row["half_p50_us"].as_f64() > Some(0.0), "{row}");
+        }
+    }
+    let served = Served::start(&["--size", "64", "--ping-pong"]);
+    let arguments = ["bench", "ping-pong", "--duration", "50ms", "--peer", served.segment.as_str()];
+    assert_eq!(json(&arguments)[0]["op"], "ping-pong");
+    let (code, error) = fails(&[&arguments[..], &["--block", "7"]].concat());
+    assert_eq!(code, 2, "{error}");
+    // More than the target has.
+    assert_eq!(fails(&[&arguments[..], &["--block", "128"]].concat()).0, 1);
+}
+
+#[test]
 fn serve_ends_when_it_is_told_to() {
     for signal in ["-TERM", "-INT"] {
         let mut served = Served::start(&[]);

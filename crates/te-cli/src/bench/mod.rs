@@ -3,6 +3,7 @@
 mod limit;
 mod load;
 mod meter;
+pub(crate) mod ping_pong;
 mod plot;
 pub(crate) mod raw;
 mod report;
@@ -22,6 +23,7 @@ use crate::failure::Result;
 use crate::{size, usage};
 use load::{Load, RawLoad, Shape};
 use meter::{Cores, Meter};
+use ping_pong::PingPongArgs;
 use report::{Row, Summary};
 
 /// Which side to be.
@@ -39,6 +41,8 @@ enum Side {
     Initiator(InitiatorArgs),
     /// Both sides on this host, in two processes
     Local(LocalArgs),
+    /// Half of a round trip of small writes, each side looking at its memory
+    PingPong(PingPongArgs),
 }
 
 #[derive(Args, Debug)]
@@ -169,11 +173,13 @@ pub(crate) fn run(context: &Context, args: &BenchArgs) -> Result<()> {
                 until_stdin_closes: false,
                 private: target.private,
                 raw: true,
+                ping_pong: true,
             };
             serve::run(context, &serve)
         }
         Side::Initiator(args) => initiator(context, &args.peer, args.buffer, args.raw, &args.work, None),
         Side::Local(args) => local(context, args),
+        Side::PingPong(args) => ping_pong::run(context, args),
     }
 }
 

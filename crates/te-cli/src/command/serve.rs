@@ -4,6 +4,7 @@
 //! a pattern, `fill SEED` writes one. Each is answered with a JSON line.
 
 use std::io::BufRead;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use te::{Access, BatchOutcome, Buffer, Deadline, Engine, Location, Memory, Notif
 use tokio::sync::mpsc;
 
 use super::Stop;
+use crate::bench::ping_pong::{CHALLENGE, Player};
 use crate::bench::raw::RawServer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
@@ -42,6 +44,9 @@ pub(crate) struct ServeArgs {
     /// Also answers raw sockets, for a comparison
     #[arg(long, hide = true)]
     pub(crate) raw: bool,
+    /// Also plays ping-pong with benches that ask for it
+    #[arg(long, hide = true)]
+    pub(crate) ping_pong: bool,
 }
 
 pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<()> {
@@ -70,6 +75,8 @@ async fn serve(context: &Context, args: &ServeArgs) -> Result<()> {
         pattern::write_to(&buffer, seed, 0, args.size)?;
     }
     engine.published(Deadline::after_secs(10)).await?;
+    let buffer = Arc::new(buffer);
+    let player = args.ping_pong.then(|| Player::start(&engine, &buffer));
     announce(context, &engine, &buffer, raw.as_ref())?;
 
     let mut commands = read_lines();
@@ -77,7 +84,13 @@ async fn serve(context: &Context, args: &ServeArgs) -> Result<()> {
     loop {
         tokio::select! {
             () = stop.asked() => break,
-            notification = engine.next_notification() => print_notification(context, &notification?)?,
+            notification = engine.next_notification() => {
+                let notification = notification?;
+                match &player {
+                    Some(player) if notification.name == CHALLENGE => player.take_up(&notification.message),
+                    _ => print_notification(context, &notification)?,
+                }
+            }
             command = commands.recv(), if listening => match command {
                 Some(command) => output::json(&answer(&buffer, &command))?,
                 None if args.until_stdin_closes => break,

@@ -16,6 +16,8 @@ pub(crate) enum Measure {
     Rate,
     /// Microseconds of a batch, the median: less is better.
     Latency,
+    /// Microseconds of a batch, the mean: less is better.
+    Mean,
     /// CPU seconds of both sides for a gigabyte: less is better.
     Cpu,
 }
@@ -25,6 +27,7 @@ impl Measure {
         match self {
             Self::Rate => "GB/s",
             Self::Latency => "us p50",
+            Self::Mean => "us mean",
             Self::Cpu => "CPU s/GB",
         }
     }
@@ -53,7 +56,7 @@ impl Row {
     pub(crate) fn is_short(&self) -> bool {
         self.promised.is_some_and(|target| match self.measure {
             Measure::Rate => self.ratio() < target,
-            Measure::Latency | Measure::Cpu => self.ratio() > target,
+            Measure::Latency | Measure::Mean | Measure::Cpu => self.ratio() > target,
         })
     }
 
@@ -167,7 +170,7 @@ mod tests {
         assert!(row(1.5, Some(0.8)).is_short());
         assert!(!row(1.6, Some(0.8)).is_short());
         assert!(!row(0.1, None).is_short());
-        for measure in [Measure::Latency, Measure::Cpu] {
+        for measure in [Measure::Latency, Measure::Mean, Measure::Cpu] {
             assert!(Row { measure, ..row(2.3, Some(1.1)) }.is_short());
             assert!(!Row { measure, ..row(2.1, Some(1.1)) }.is_short());
         }

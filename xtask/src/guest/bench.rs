@@ -19,6 +19,9 @@ const LATENCY: f64 = 1.3;
 /// Requests of a batch where rates are measured.
 const BATCH: u64 = 16;
 
+/// Bytes of a request where latencies are.
+const SMALL: u64 = 8;
+
 /// `guest-bench [--check] [--rounds N] [OPTION..]`.
 pub(crate) fn command(mut args: Args) -> Result<Outcome> {
     let check = args.flag("--check");
@@ -32,7 +35,7 @@ pub(crate) fn command(mut args: Args) -> Result<Outcome> {
     }
     let te = workspace.target.join("release/te");
     let script = format!("te={}\nrounds={rounds}\n{}", suites::quoted(&te), include_str!("bench.sh"));
-    let options = options.and(&Options { rails: 1, ..Options::default() });
+    let options = options.and(&Options { rails: 1, awake: true, ..Options::default() });
     let ended = super::start(&workspace, &options, &script)?;
     let rows = rows(&figures(&ended.output))?;
     rows.iter().for_each(|row| println!("{row}"));
@@ -89,17 +92,26 @@ fn rows(figures: &BTreeMap<Key, Vec<f64>>) -> Result<Vec<Row>> {
             });
         }
     }
-    rows.push(Row {
-        measure: Measure::Latency,
-        op: "write".to_owned(),
+    let small = |measure, op: &str, yardstick, ours, theirs, promised| Row {
+        measure,
+        op: op.to_owned(),
         framing: "rdma",
-        block: 8,
+        block: SMALL,
         batch: 1,
-        yardstick: "ib_write_lat",
-        ours: of("ours", "latency", 8)?,
-        theirs: of("theirs", "latency", 8)?,
-        promised: Some(LATENCY),
-    });
+        yardstick,
+        ours,
+        theirs,
+        promised,
+    };
+    let both = |what: &str| -> Result<_> { Ok((of("ours", what, SMALL)?, of("theirs", what, SMALL)?)) };
+    let (ours, theirs) = both("ping-pong")?;
+    rows.push(small(Measure::Latency, "ping-pong", "ib_write_lat", ours, theirs, Some(LATENCY)));
+    let (ours, theirs) = both("read")?;
+    rows.push(small(Measure::Latency, "read", "ib_read_lat", ours, theirs, None));
+    // Rates of one request at a time: gigabytes a second, and perftest's millions of messages a second.
+    let (ours, theirs) = both("write")?;
+    let ours = SMALL as f64 / ours / 1e3;
+    rows.push(small(Measure::Mean, "write", "ib_write_bw -t 1", ours, 1.0 / theirs, None));
     Ok(rows)
 }
 
@@ -111,16 +123,19 @@ mod tests {
     fn figures_are_medians_in_one_unit() {
         let mut output = String::new();
         for value in [3, 1, 2] {
-            for what in ["write 65536", "write 1048576", "read 65536", "read 1048576", "latency 8"] {
+            let rates = ["write 65536", "write 1048576", "read 65536", "read 1048576"];
+            for what in rates.into_iter().chain(["ping-pong 8", "read 8", "write 8"]) {
                 output.push_str(&format!(
                     "figure ours {what} 0.00{value}\nfigure theirs {what} {value}\nnoise\n"
                 ));
             }
         }
         let rows = rows(&figures(&output)).unwrap();
-        assert_eq!(rows.len(), 5);
+        assert_eq!(rows.len(), 7);
         assert!((rows[0].ours - 0.002).abs() < 1e-9 && (rows[0].theirs - 0.002_097_152).abs() < 1e-9);
-        assert!(rows.iter().take(4).all(|row| !row.is_short()));
+        assert!(rows.iter().all(|row| !row.is_short()));
+        // Eight bytes at 2 MB/s, and two million messages a second.
+        assert!((rows[6].ours - 4.0).abs() < 1e-9 && (rows[6].theirs - 0.5).abs() < 1e-9);
     }
 
     #[test]

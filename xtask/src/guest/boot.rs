@@ -156,6 +156,9 @@ fn machine(kernel: &Kernel, initrd: &Path, options: &Options, told: &Path) -> Ve
     if options.pmem > 0 {
         boot.push_str(&format!(" memmap={}!1G", options.pmem));
     }
+    if options.awake {
+        boot.push_str(" idle=poll");
+    }
     let text = |s: &str| s.to_owned();
     let mut arguments: Vec<String> =
         ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"].map(text).to_vec();

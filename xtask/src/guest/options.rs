@@ -29,6 +29,8 @@ pub(crate) struct Options {
     pub(crate) modules: Vec<String>,
     pub(crate) processors: u64,
     pub(crate) memory: u64,
+    /// Processors with nothing to do spin instead of halting.
+    pub(crate) awake: bool,
     /// Seconds after which the guest is ended.
     pub(crate) timeout: u64,
     /// Where the kernel's log is kept.
@@ -51,6 +53,7 @@ impl Default for Options {
             modules: Vec::new(),
             processors: 2,
             memory: 2 << 30,
+            awake: false,
             timeout: 300,
             log: None,
             suite: SUITE.to_owned(),
@@ -73,6 +76,7 @@ pub(crate) const HELP: &str = "\
   --module NAME  take this kernel module along (repeatable)
   --cpus N       processors (2)
   --mem SIZE     memory (2G)
+  --awake        processors never halt: waking one takes the emulator as long as much of what is measured
   --timeout S    end the guest after so many seconds (300)
   --log FILE     keep the kernel's log
   --suite NAME   take the kernel from this Debian suite
@@ -94,6 +98,7 @@ impl Options {
             modules: all(args, "--module")?,
             processors: args.number("--cpus", usual.processors)?,
             memory: bytes(args, "--mem", usual.memory)?,
+            awake: args.flag("--awake"),
             timeout: args.number("--timeout", usual.timeout)?,
             log: args.value("--log")?.map(PathBuf::from),
             suite: args.value("--suite")?.unwrap_or(usual.suite),
@@ -108,6 +113,7 @@ impl Options {
         self.cxl = self.cxl.max(other.cxl);
         self.pmem = self.pmem.max(other.pmem);
         self.huge_pages = self.huge_pages.max(other.huge_pages);
+        self.awake |= other.awake;
         self.timeout = self.timeout.max(other.timeout);
         for module in &other.modules {
             if !self.modules.contains(module) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::error::{Call, Lacking, Unavailable, VerbsError, last_errno};
 use crate::event::AsyncEvent;
 use crate::ffi::*;
-use crate::memory::{ProtectionDomain, RawRegion};
+use crate::memory::{Keep, ProtectionDomain, RawRegion};
 use crate::port::{DeviceLimits, Gid, GidEntry, GidKind, PortInfo};
 use crate::table::Symbols;
 use crate::verbs::{Device, Loaded};
@@ -22,6 +22,8 @@ pub(crate) struct Opened {
     raw: NonNull<ibv_context>,
     device: Device,
     users: Mutex<Users>,
+    /// What keeps memory whose registration went with the device. Dropped once the context is closed.
+    lost: Mutex<Vec<Keep>>,
     pub(crate) ops: Ops,
 }
 
@@ -77,7 +79,13 @@ impl Context {
             })
         };
         match result {
-            Ok(ops) => Ok(Self(Arc::new(Opened { raw, device, users: Mutex::default(), ops }))),
+            Ok(ops) => Ok(Self(Arc::new(Opened {
+                raw,
+                device,
+                users: Mutex::default(),
+                lost: Mutex::default(),
+                ops,
+            }))),
             Err(error) => {
                 let loaded = device.loaded();
                 // SAFETY: nothing was made from it.
@@ -247,6 +255,11 @@ impl Context {
             drop(region);
         }
     }
+
+    /// Keeps memory in place until the context is closed.
+    pub(crate) fn keep_until_closed(&self, keep: Keep) {
+        self.0.lost.lock().unwrap_or_else(PoisonError::into_inner).push(keep);
+    }
 }
 
 impl Opened {
@@ -263,7 +276,12 @@ impl Drop for Opened {
     fn drop(&mut self) {
         let loaded = self.device.loaded();
         // SAFETY: whatever was made from the context had a share of it, and is gone.
-        loaded.destroyed(unsafe { (loaded.symbols.close_device)(self.raw.as_ptr()) });
+        let is_closed = loaded.destroyed(unsafe { (loaded.symbols.close_device)(self.raw.as_ptr()) });
+        let lost = std::mem::take(self.lost.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if !is_closed {
+            // The device may still touch that memory.
+            lost.into_iter().for_each(std::mem::forget);
+        }
     }
 }
 

@@ -208,7 +208,8 @@ unsafe impl Sync for RawRegion {}
 
 impl RawRegion {
     /// Ends the registration and drops what kept the memory. If the device refuses, the memory is kept for ever: it may
-    /// still be read and written.
+    /// still be read and written. If the device is gone, it is kept until the context is closed: EIO is what the kernel
+    /// answers for a device that was removed, whose registrations it has ended by the time the context is closed.
     fn end(&mut self) -> Result<(), VerbsError> {
         let Some(raw) = self.raw.take() else { return Ok(()) };
         let loaded = self.domain.context().loaded();
@@ -216,6 +217,11 @@ impl RawRegion {
         let rc = unsafe { (loaded.symbols.dereg_mr)(raw.as_ptr()) };
         if !loaded.destroyed(rc) {
             let errno = if rc < 0 { crate::error::last_errno() } else { rc };
+            if errno == libc::EIO
+                && let Some(keep) = self.keep.take()
+            {
+                self.domain.context().keep_until_closed(keep);
+            }
             return Err(VerbsError::new(Call::DeregMr, self.domain.context().name(), errno));
         }
         // SAFETY: not dropped before, since the registration has just ended; not used after.
@@ -292,7 +298,8 @@ impl MemoryRegion {
     ///
     /// # Errors
     ///
-    /// The device refuses. What keeps the memory is then never dropped, and [`crate::Verbs::undestroyed`] counts it.
+    /// The device refuses. What keeps the memory is then never dropped, and [`crate::Verbs::undestroyed`] counts it. A device
+    /// that was removed answers EIO: then it is dropped when the device is closed, after the last handle made from it.
     pub fn deregister(mut self) -> Result<(), VerbsError> {
         self.region.take().map_or(Ok(()), |mut region| region.end())
     }

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Area, Side, connect};
 use te_sys_verbs::fake::{Fabric, Fault, Live, Nic, Record};
-use te_sys_verbs::{Access, Call};
+use te_sys_verbs::{Access, Call, EventKind};
 
 type Handle = Option<Box<dyn Send>>;
 
@@ -149,10 +149,46 @@ fn memory_that_the_device_does_not_let_go_of_is_kept() {
     let start = std::ptr::NonNull::from(&mut bytes).cast();
     // SAFETY: nothing is posted, so nothing touches the bytes.
     let region = unsafe { domain.register(start, 8, Access::LOCAL_WRITE, Some(Box::new(kept.clone()))) };
-    fabric.fail(Fault::new(Call::DeregMr, libc::EIO));
+    fabric.fail(Fault::new(Call::DeregMr, libc::EBUSY));
     let error = region.unwrap().deregister().unwrap_err();
-    assert_eq!((error.call, error.errno), (Call::DeregMr, libc::EIO));
-    assert_eq!((std::sync::Arc::strong_count(&kept), verbs.undestroyed()), (2, 1));
+    assert_eq!((error.call, error.errno), (Call::DeregMr, libc::EBUSY));
+    drop((domain, context));
+    assert_eq!(std::sync::Arc::strong_count(&kept), 2);
+    // The registration, and with it the domain and the context.
+    assert_eq!(verbs.undestroyed(), 3);
+}
+
+/// A device that is gone takes back nothing, but closing it does. Were that to fail, the memory would be kept for ever.
+#[test]
+fn memory_at_a_device_that_is_gone_is_kept_until_it_is_closed() {
+    for closes in [true, false] {
+        let fabric = Fabric::new([Nic::new("fake0"), Nic::new("fake1")]);
+        let verbs = fabric.verbs();
+        let (side, other) = (Side::open(&verbs, "fake0", 1), Side::open(&verbs, "fake1", 1));
+        let kept = std::sync::Arc::new(());
+        let mut bytes = [0u8; 8];
+        let start = std::ptr::NonNull::from(&mut bytes).cast();
+        // SAFETY: nothing is posted, so nothing touches the bytes.
+        let region =
+            unsafe { side.domain.register(start, 8, Access::LOCAL_WRITE, Some(Box::new(kept.clone()))) };
+        let region = region.unwrap();
+        fabric.unplug("fake0");
+        assert_eq!(side.context.next_event().unwrap().unwrap().kind, EventKind::DEVICE_FATAL);
+        assert_eq!(side.context.next_event().unwrap_err().errno, libc::EIO);
+        assert_eq!(side.context.port(1).unwrap_err().errno, libc::EIO);
+        assert_eq!(region.deregister().unwrap_err().errno, libc::EIO);
+        assert_eq!(verbs.devices().unwrap().len(), 1);
+        verbs.open("fake0").unwrap_err();
+        assert_eq!(std::sync::Arc::strong_count(&kept), 2);
+        if !closes {
+            fabric.fail(Fault::new(Call::CloseDevice, libc::EIO));
+        }
+        drop(side);
+        assert_eq!(std::sync::Arc::strong_count(&kept), if closes { 1 } else { 2 });
+        fabric.plug("fake0");
+        let again = Side::open(&verbs, "fake0", 1);
+        connect(&again, &other).unwrap();
+    }
 }
 
 #[test]

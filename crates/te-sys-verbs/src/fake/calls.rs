@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::devices::{free_device_list, get_device_list, get_device_name};
 use super::objects::{FakeContext, FakeDevice, hear, pipe};
 use super::queues::*;
-use super::state::{ContextState, Core, Region, State};
+use super::state::{ContextState, Core, GONE, Region, State};
 use crate::error::Call;
 use crate::ffi::*;
 use crate::port::LinkLayer;
@@ -68,11 +68,12 @@ pub(super) fn null<T>(errno: c_int) -> *mut T {
     ptr::null_mut()
 }
 
-/// The fabric, the NIC and the number of a context.
+/// The fabric, the NIC and the number of a context. Calls on a NIC that was taken away fail.
 pub(super) unsafe fn place(context: *mut ibv_context) -> (Arc<Core>, usize, u32) {
     // SAFETY: see the top of the file.
     let context = unsafe { &*context.cast::<FakeContext>() };
-    (Arc::clone(&context.core), context.nic, context.id)
+    let is_gone = context.core.lock().contexts.get(&context.id).is_some_and(|context| context.is_gone);
+    (Arc::clone(&context.core), if is_gone { GONE } else { context.nic }, context.id)
 }
 
 /// Finishes a call that makes or ends something: fails it if that is wanted, else does it, and records it.
@@ -112,9 +113,12 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     let fake = unsafe { &*device.cast::<FakeDevice>() };
     let mut state = fake.core.lock();
     pointer(settle(&mut state, Call::OpenDevice, fake.nic, 0, |state| {
+        if !state.nics.get(fake.nic).is_some_and(|nic| nic.is_there) {
+            return Err(libc::ENODEV);
+        }
         let (events, write) = pipe().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
         let id = state.number();
-        state.contexts.insert(id, ContextState { nic: fake.nic, events: write });
+        state.contexts.insert(id, ContextState { nic: fake.nic, is_gone: false, events: write });
         let raw = ibv_context {
             device,
             ops: ibv_context_ops {
@@ -139,6 +143,8 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: see the top of the file.
     let (core, nic, id) = unsafe { place(context) };
     let mut state = core.lock();
+    // A descriptor can be closed whatever has become of the device.
+    let nic = if nic == GONE { state.contexts.get(&id).map_or(nic, |context| context.nic) } else { nic };
     let result = settle(&mut state, Call::CloseDevice, nic, id, |state| {
         // A real one does not look; here it is a mistake to be found.
         let used = state.domains.values().any(|context| *context == id)
@@ -293,7 +299,12 @@ unsafe extern "C" fn get_async_event(context: *mut ibv_context, event: *mut ibv_
     let state = fake.core.lock();
     // What is destroyed takes its events along.
     let (event_type, element) = loop {
-        let Some([kind, about]) = hear(&fake.events) else { return -1 };
+        let Some([kind, about]) = hear(&fake.events) else {
+            if state.contexts.get(&fake.id).is_some_and(|context| context.is_gone) {
+                set_errno(libc::EIO);
+            }
+            return -1;
+        };
         let (event_type, raw) =
             (u32::try_from(kind).unwrap_or(u32::MAX), usize::try_from(about).unwrap_or(0));
         match event_type {

@@ -22,7 +22,7 @@ pub(super) unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut 
     }
     let mut list = Vec::new();
     for nic in found {
-        let Some(known) = state.nics.get(nic) else { continue };
+        let Some(known) = state.nics.get(nic).filter(|known| known.is_there) else { continue };
         let mut name = [0; IBV_SYSFS_NAME_MAX];
         for (to, from) in name.iter_mut().zip(known.config.name.bytes().take(IBV_SYSFS_NAME_MAX - 1)) {
             *to = from as c_char;

@@ -266,6 +266,23 @@ impl Fabric {
         }
     }
 
+    /// Takes a NIC away, as when a driver is reset: every context of it is told, all that was made from them stops working,
+    /// and calls on it fail with EIO, those that destroy as well. Only closing a context succeeds.
+    pub fn unplug(&self, nic: &str) {
+        let mut state = self.state();
+        if let Some(nic) = state.nic(nic) {
+            state.unplug(nic);
+        }
+    }
+
+    /// Brings a NIC back that was taken away. Contexts from before stay dead; it can be opened again.
+    pub fn plug(&self, nic: &str) {
+        let mut state = self.state();
+        if let Some(nic) = state.nic(nic) {
+            state.nics[nic].is_there = true;
+        }
+    }
+
     /// Changes an address, which makes an event. Queue pairs that are connected to the old one lose their peer.
     pub fn set_gid(&self, nic: &str, index: usize, gid: Gid) {
         let mut state = self.state();

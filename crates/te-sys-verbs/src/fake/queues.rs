@@ -15,11 +15,11 @@ use crate::ffi::*;
 
 pub(super) unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     // SAFETY: see the top of the file.
-    let (core, nic, _) = unsafe { place(context) };
+    let (core, nic, of) = unsafe { place(context) };
     pointer(settle(&mut core.lock(), Call::CreateCompChannel, nic, 0, |state| {
         let (events, write) = pipe().map_err(|error| error.raw_os_error().unwrap_or(libc::EMFILE))?;
         let id = state.number();
-        state.channels.insert(id, ChannelState { events: write });
+        state.channels.insert(id, ChannelState { context: of, events: write });
         let raw = ibv_comp_channel { context, fd: events.as_raw_fd(), refcnt: 0 };
         Ok((id, Box::into_raw(Box::new(FakeChannel { raw, id, events })).cast()))
     }))

@@ -18,6 +18,7 @@ impl Core {
             .into_iter()
             .map(|config| NicState {
                 config,
+                is_there: true,
                 active: true,
                 keys: None,
                 held: false,
@@ -59,6 +60,9 @@ pub(super) fn by_tag(tag: i32) -> Option<(Arc<Core>, Vec<usize>)> {
     Some((entry.core.upgrade()?, entry.nics))
 }
 
+/// Instead of a NIC's number: that of a NIC which was taken away.
+pub(super) const GONE: usize = usize::MAX;
+
 #[derive(Default)]
 pub(super) struct State {
     pub(super) nics: Vec<NicState>,
@@ -93,6 +97,7 @@ unsafe impl Send for Buried {}
 
 pub(super) struct NicState {
     pub(super) config: Nic,
+    pub(super) is_there: bool,
     pub(super) active: bool,
     pub(super) keys: Option<(usize, i32)>,
     pub(super) held: bool,
@@ -114,6 +119,8 @@ pub(super) struct Late {
 
 pub(super) struct ContextState {
     pub(super) nic: usize,
+    /// The NIC was taken away under it.
+    pub(super) is_gone: bool,
     pub(super) events: OwnedFd,
 }
 
@@ -128,6 +135,7 @@ pub(super) struct Region {
 }
 
 pub(super) struct ChannelState {
+    pub(super) context: u32,
     pub(super) events: OwnedFd,
 }
 
@@ -225,6 +233,9 @@ impl State {
 
     /// The error number with which this call is to fail.
     pub(super) fn fault(&mut self, call: Call, nic: usize) -> Option<i32> {
+        if nic == GONE {
+            return Some(libc::EIO);
+        }
         let name = &self.nics.get(nic)?.config.name;
         let meant = |fault: &&mut Fault| {
             fault.call == call && fault.times > 0 && fault.nic.as_ref().is_none_or(|nic| nic == name)
@@ -260,9 +271,28 @@ impl State {
 
     /// Tells every context of a NIC of something about its port.
     pub(super) fn raise_port(&mut self, nic: usize, kind: u32) {
-        for context in self.contexts.values().filter(|context| context.nic == nic) {
+        for context in self.contexts.values().filter(|context| context.nic == nic && !context.is_gone) {
             tell(&context.events, [kind.into(), 1]);
         }
+    }
+
+    /// Takes a NIC away: its contexts are told, and all that was made from them is gone but for the descriptors of events.
+    pub(super) fn unplug(&mut self, nic: usize) {
+        self.raise_port(nic, IBV_EVENT_DEVICE_FATAL);
+        self.nics[nic].is_there = false;
+        let mut gone = Vec::new();
+        for (id, context) in self.contexts.iter_mut().filter(|(_, context)| context.nic == nic) {
+            context.is_gone = true;
+            gone.push(*id);
+        }
+        self.pairs.retain(|_, pair| !gone.contains(&pair.context));
+        self.queues.retain(|_, queue| !gone.contains(&queue.context));
+        self.channels.retain(|_, channel| !gone.contains(&channel.context));
+        let domains = std::mem::take(&mut self.domains);
+        let (lost, kept) = domains.into_iter().partition(|(_, context)| gone.contains(context));
+        self.domains = kept;
+        let lost: BTreeMap<u32, u32> = lost;
+        self.regions.retain(|_, region| !lost.contains_key(&region.domain));
     }
 
     /// Tells a context of something about one of its objects.

@@ -18,7 +18,7 @@ use crate::limits::Limits;
 use crate::local::LocalSegment;
 use crate::peers::Peers;
 use crate::process::OfProcess;
-use crate::publisher::{Progress, Wanted};
+use crate::publisher::{self, Progress, Wanted};
 use crate::runtime::Runtime;
 
 /// What every handle of one engine shares.
@@ -43,7 +43,7 @@ pub(crate) struct Parts {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) peers: Peers,
     /// Tells the publisher which version there is, and which is waited for.
-    pub(crate) wake: watch::Sender<Wanted>,
+    pub(crate) wake: Arc<watch::Sender<Wanted>>,
     /// Tells how far publishing is.
     pub(crate) progress: watch::Receiver<Progress>,
 }
@@ -144,8 +144,7 @@ impl Core {
     }
 
     pub(crate) fn wake_publisher(&self) {
-        let version = self.local().version();
-        self.parts.wake.send_modify(|wanted| wanted.version = wanted.version.max(version));
+        publisher::wake(&self.parts.wake, self.local().version());
     }
 
     /// Ends the publisher.

@@ -129,12 +129,18 @@ impl LocalSegment {
         let mut builder = SegmentDescriptor::builder(self.name.clone())
             .identity(Identity::Te { incarnation: self.incarnation, control: Some(self.control.clone()) })
             .version(DescriptorVersion::new(version));
-        for transport in self.transports.read().iter() {
+        let transports = self.transports.read();
+        for transport in transports.iter() {
             builder = transport.advertise(builder);
         }
         let vias = self.vias.lock();
         for region in self.regions.regions().into_iter().filter(is_offered) {
-            let via = vias.get(&region.generation()).cloned().unwrap_or_default();
+            let mut via = vias.get(&region.generation()).cloned().unwrap_or_default();
+            for transport in transports.iter() {
+                if let (Some(known), Some(now)) = (via.get_mut(&transport.kind()), transport.via(&region)) {
+                    *known = now;
+                }
+            }
             builder = builder.buffer(BufferDescriptor::new(
                 region.range(),
                 region.location().clone(),

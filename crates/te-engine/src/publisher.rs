@@ -6,12 +6,13 @@
 //!
 //! [`Machine`] decides over (now, event); [`run`] performs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
 use te_metadata::{Directory, Kept};
 use te_segment::RpcLocation;
+use te_transport::Publisher;
 use tokio::sync::watch;
 
 use crate::error::{Error, ErrorKind};
@@ -181,6 +182,31 @@ pub(crate) struct Progress {
     pub(crate) published: u64,
     /// Why the last attempt failed, if it did, and whether it will be repeated.
     pub(crate) failure: Option<(Arc<str>, bool)>,
+}
+
+/// This version is there to be published.
+pub(crate) fn wake(wake: &watch::Sender<Wanted>, version: u64) {
+    wake.send_modify(|wanted| wanted.version = wanted.version.max(version));
+}
+
+/// The engine's side of [`Publisher`], for transports. They are owned by what this is about, so it owns none of that.
+pub(crate) struct Republish {
+    local: Weak<LocalSegment>,
+    wake: Weak<watch::Sender<Wanted>>,
+}
+
+impl Republish {
+    pub(crate) fn new(local: &Arc<LocalSegment>, wake: &Arc<watch::Sender<Wanted>>) -> Self {
+        Self { local: Arc::downgrade(local), wake: Arc::downgrade(wake) }
+    }
+}
+
+impl Publisher for Republish {
+    fn changed(&self) {
+        let (Some(local), Some(sender)) = (self.local.upgrade(), self.wake.upgrade()) else { return };
+        local.bump();
+        wake(&sender, local.version());
+    }
 }
 
 /// Publishes until it is told to stop or the wake-up channel closes.

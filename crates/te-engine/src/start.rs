@@ -24,7 +24,7 @@ use crate::hello::ControlProbe;
 use crate::inbox::Inbox;
 use crate::local::LocalSegment;
 use crate::peers::{Fences, Peers, PeersParts, native_limits};
-use crate::publisher::{self, Progress, Wanted};
+use crate::publisher::{self, Progress, Republish, Wanted};
 use crate::runtime::{Runtime, RuntimeChoice};
 use crate::shutdown::Running;
 
@@ -138,6 +138,8 @@ impl Bound {
             own: (local.name().clone(), local.control().clone()),
         }));
         let fences = Arc::new(Fences::new());
+        let (wake, woken) = watch::channel(Wanted { version: local.version(), ..Wanted::default() });
+        let wake = Arc::new(wake);
         let context = Context {
             name: local.name().clone(),
             incarnation: local.incarnation(),
@@ -147,12 +149,11 @@ impl Bound {
             ports: config.ports,
             bootstrap: bootstrap.clone(),
             admission: fences.clone(),
+            publisher: Arc::new(Republish::new(&local, &wake)),
         };
         let installed = install(&local, transports, &context)?;
         let location = RpcLocation::new(local.control());
 
-        let version = local.version();
-        let (wake, woken) = watch::channel(Wanted { version, ..Wanted::default() });
         let (progress, progressed) = watch::channel(Progress::default());
         let mark = Arc::new(ForkMark::new());
         let inbox = Arc::new(Inbox::new(config.limits.notify_queue, mark.clone()));

@@ -5,7 +5,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use common::{World, soon, until};
@@ -13,8 +13,8 @@ use te_engine::{ErrorKind, RegisterProgress, Retry, block_on};
 use te_memory::{Keep, Memory, Region};
 use te_segment::{Access, DescriptorBuilder, Incarnation, Location, SegmentDescriptor, TransportKind, Via};
 use te_transport::{
-    Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Reach, Registration, Transport,
-    TransportError,
+    Assessment, Capabilities, Context, Fencing, Install, InstallError, Path, Publisher, Reach, Registration,
+    Transport, TransportError,
 };
 
 /// A transport that only registers, and fails when told to.
@@ -42,6 +42,9 @@ struct Counts {
     /// Regions are kept for a device, which unregistering does not stop.
     device: AtomicBool,
     keeps: Mutex<Vec<Keep>>,
+    /// What peers need now, if that is not what was answered, and who is to be told.
+    via: Mutex<Option<Via>>,
+    publisher: OnceLock<Arc<dyn Publisher>>,
 }
 
 impl Counts {
@@ -82,7 +85,8 @@ impl Install for Registrar {
         self.kind.clone()
     }
 
-    fn install(self: Box<Self>, _context: &Context) -> Result<Arc<dyn Transport>, InstallError> {
+    fn install(self: Box<Self>, context: &Context) -> Result<Arc<dyn Transport>, InstallError> {
+        let _ = self.shared.publisher.set(context.publisher.clone());
         Ok(Arc::new(*self))
     }
 }
@@ -109,6 +113,10 @@ impl Transport for Registrar {
         }
         self.shared.leave();
         answer
+    }
+
+    fn via(&self, _region: &Region) -> Option<Via> {
+        self.shared.via.lock().unwrap().clone()
     }
 
     fn unregister(&self, _region: &Region) -> Result<(), TransportError> {
@@ -165,6 +173,39 @@ impl Registrar {
 /// Words that no real transport has, so that their entries may have any form.
 fn kinds() -> [TransportKind; 4] {
     ["alpha", "beta", "delta", "gamma"].map(|word| word.parse().unwrap())
+}
+
+/// RDMA-10: what a transport says to have changed by itself is served at once and published without anybody asking; who has
+/// an earlier version open hears of it. A transport that has not taken the buffer is not asked.
+#[test]
+fn what_changes_at_a_transport_is_published() {
+    let world = World::new();
+    let [alpha, beta, ..] = kinds();
+    let ((one, counts), (other, refuses)) = (registrar(alpha.clone()), registrar(beta.clone()));
+    refuses.not_mine.store(true, Ordering::SeqCst);
+    let engine = world.engine_with(World::config("one"), vec![one, other]);
+    let _offered = block_on(engine.register(vec![0; 4096], Access::REMOTE)).unwrap();
+    block_on(engine.published(soon())).unwrap();
+    let peer = world.engine("two");
+    let segment = block_on(peer.open("one")).unwrap();
+    let before = segment.descriptor().version();
+    for key in 1..=3 {
+        let now = Via::Other(serde_json::json!({ "key": key }));
+        for counts in [&counts, &refuses] {
+            *counts.via.lock().unwrap() = Some(now.clone());
+        }
+        let told = |descriptor: &SegmentDescriptor| descriptor.buffers()[0].via_transport(&alpha).cloned();
+        counts.publisher.get().unwrap().changed();
+        assert_eq!(told(&engine.descriptor().unwrap()).as_ref(), Some(&now));
+        until("the peer has it", || told(&segment.descriptor()).as_ref() == Some(&now));
+        assert!(segment.descriptor().version() > before);
+        assert_eq!(segment.descriptor().buffers()[0].via_transport(&beta), None);
+    }
+    // After the engine it changes nothing.
+    let publisher = counts.publisher.get().unwrap().clone();
+    assert!(block_on(engine.shutdown(soon())).is_clean());
+    drop((engine, _offered));
+    publisher.changed();
 }
 
 /// MR-11: a failure at any transport and any member of a batch leaves nothing behind, and the text has every outcome.

@@ -17,7 +17,7 @@ use te_segment::{
 use te_transport::{
     AdmitAll, AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, Context,
     FailureKind, InstallError, LocateError, Op, Outcome, Path, PortRange, Registration, Slice, Submission,
-    SubmitMode, Transport,
+    SubmitMode, Transport, Unpublished,
 };
 
 use crate::{Ledger, Switchboard};
@@ -79,6 +79,7 @@ pub fn context(host: &str) -> Context {
         ports: PortRange::default(),
         bootstrap: Arc::new(NoBootstrap),
         admission: Arc::new(AdmitAll),
+        publisher: Arc::new(Unpublished),
     }
 }
 

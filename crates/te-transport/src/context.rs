@@ -48,6 +48,25 @@ pub struct Context {
     pub bootstrap: Arc<dyn Bootstrap>,
     /// Asked before a request of a te peer touches memory.
     pub admission: Arc<dyn Admission>,
+    /// Told when what peers are told has changed.
+    pub publisher: Arc<dyn Publisher>,
+}
+
+/// Has the engine's descriptor made and published anew.
+pub trait Publisher: Send + Sync {
+    /// What [`Transport::advertise`](crate::Transport::advertise) or [`Transport::via`](crate::Transport::via) answers has
+    /// changed, by itself: a network card has another address, or other keys. What is served from now on has it, and it is
+    /// published soon, together with other changes. Never waits, and can be called at any time from any thread, but not
+    /// with a lock held that those two take.
+    fn changed(&self);
+}
+
+/// Publishes nothing: for transports that run without an engine, as in tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unpublished;
+
+impl Publisher for Unpublished {
+    fn changed(&self) {}
 }
 
 /// An exchange with a peer failed.

@@ -147,6 +147,14 @@ pub trait Transport: Send + Sync {
     /// When the region should have been registered but could not be; nothing of it remains.
     fn register(&self, region: &Region) -> Result<Registration, TransportError>;
 
+    /// What peers need to know now to reach a region that was registered, where that may have changed since: keys of a device
+    /// that was lost and came back. `None`: what [`register`](Self::register) has answered holds. Asked whenever a
+    /// descriptor is made: no I/O.
+    fn via(&self, region: &Region) -> Option<Via> {
+        let _ = region;
+        None
+    }
+
     /// Gives up keys and handles of a blocked region. Repeatable: a call after success succeeds.
     ///
     /// # Errors

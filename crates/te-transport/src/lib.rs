@@ -65,7 +65,8 @@ pub use capability::{Capabilities, Fencing, Reach};
 pub use compare::{Compare, Comparing};
 pub use completion::{CompletionSink, CompletionToken, Outcome};
 pub use context::{
-    Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, Context, LocateError, PortRange, RDMA_PROTOCOL,
+    Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, Context, LocateError, PortRange, Publisher,
+    RDMA_PROTOCOL, Unpublished,
 };
 pub use contract::{
     Assessment, IfAvailable, Install, InstallError, Path, PathHealth, PathLabel, Registration, Transport,

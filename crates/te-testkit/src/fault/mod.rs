@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use te_memory::Region;
-use te_segment::{DescriptorBuilder, Incarnation, SegmentDescriptor, TransportKind};
+use te_segment::{DescriptorBuilder, Incarnation, SegmentDescriptor, TransportKind, Via};
 use te_transport::{
     Assessment, Capabilities, Context, Failure, FailureKind, Fencing, Install, InstallError, Path,
     PathHealth, PathLabel, Registration, Slice, Submission, SubmitMode, Transport, TransportError,
@@ -92,6 +92,10 @@ impl Transport for FaultyTransport {
             Some(Fault::NotMine) => Ok(Registration::NotMine("the script says so".to_owned())),
             _ => self.inner.register(region),
         }
+    }
+
+    fn via(&self, region: &Region) -> Option<Via> {
+        self.inner.via(region)
     }
 
     fn unregister(&self, region: &Region) -> Result<(), TransportError> {

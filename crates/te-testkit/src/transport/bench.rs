@@ -14,7 +14,7 @@ use te_segment::{
 };
 use te_transport::{
     AdmitAll, AttemptId, CancelScope, Context, Op, Path, PortRange, Registration, Slice, Submission,
-    SubmitMode, Transport,
+    SubmitMode, Transport, Unpublished,
 };
 
 use super::claims;
@@ -63,6 +63,7 @@ impl Node {
             ports: PortRange::default(),
             bootstrap,
             admission: Arc::new(AdmitAll),
+            publisher: Arc::new(Unpublished),
         };
         let transport = rig.backend(side).install(&rig.context(side, context))?;
         let identity = Identity::Te { incarnation, control: Some(control) };

@@ -10,7 +10,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use te_memory::Region;
 use te_segment::{
-    BufferDescriptor, DescriptorBuilder, Incarnation, Location, SegmentDescriptor, TransportKind,
+    BufferDescriptor, DescriptorBuilder, Incarnation, Location, SegmentDescriptor, TransportKind, Via,
 };
 use te_sys_verbs::Verbs;
 use te_transport::{
@@ -66,7 +66,10 @@ impl Rdma {
             incarnation: context.incarnation,
             server: context.name.as_str().to_owned(),
             config: self.config,
+            verbs: verbs.clone(),
             bootstrap: context.bootstrap.clone(),
+            publisher: context.publisher.clone(),
+            regions: Registry::default(),
             counters: Counters::default(),
             threads: Arc::new(Threads::new("te-rdma")),
             peers: Peers::default(),
@@ -82,8 +85,8 @@ impl Rdma {
             return Err(unavailable(reasons));
         }
         let mut largest = common.config.max_mr_size;
-        for (nic, _) in &opened {
-            let limits = nic.context().limits().map_err(|error| failed(error.to_string()))?;
+        for device in opened.iter().filter_map(|(nic, _)| nic.device()) {
+            let limits = device.context.limits().map_err(|error| failed(error.to_string()))?;
             largest = largest.min(limits.registration_bytes);
         }
         let names: BTreeSet<_> = opened.iter().map(|(nic, _)| nic.name().clone()).collect();
@@ -91,7 +94,6 @@ impl Rdma {
         let shared = Arc::new(Shared {
             common,
             nics: nics.clone(),
-            regions: Registry::default(),
             topology: topology(&names),
             reach: Mutex::new(Reach::default()),
         });
@@ -156,7 +158,7 @@ impl Transport for RdmaTransport {
     }
 
     fn advertise(&self, builder: DescriptorBuilder) -> DescriptorBuilder {
-        let devices = self.shared.nics.iter().map(|nic| nic.device());
+        let devices = self.shared.nics.iter().map(|nic| nic.described());
         offer::advertise(builder, devices, self.shared.topology.clone(), None)
     }
 
@@ -175,7 +177,7 @@ impl Transport for RdmaTransport {
                 self.largest
             )));
         }
-        match self.shared.regions.register(region, &self.shared.nics, self.largest) {
+        match self.shared.common.regions.register(region, &self.shared.nics, self.largest) {
             Ok(registered) => match registered.chunks.first() {
                 Some(chunk) => Ok(Registration::Registered(offer::via(chunk))),
                 None => Err(transport_error("register", "the region has no parts".to_owned(), false)),
@@ -187,8 +189,13 @@ impl Transport for RdmaTransport {
         }
     }
 
+    fn via(&self, region: &Region) -> Option<Via> {
+        let registered = self.shared.common.regions.get(region.generation())?;
+        registered.chunks.first().map(offer::via)
+    }
+
     fn unregister(&self, region: &Region) -> Result<(), TransportError> {
-        let done = self.shared.regions.unregister(region);
+        let done = self.shared.common.regions.unregister(region);
         done.map_err(|cause| transport_error("unregister", cause, true))
     }
 
@@ -233,7 +240,7 @@ impl Transport for RdmaTransport {
             .wait_ended(deadline)
             .map_err(|running| failed(format!("threads still running: {running}")))?;
         // Nothing is under way any more, and peers find no queue pair.
-        self.shared.regions.close().map_err(failed)
+        self.shared.common.regions.close().map_err(failed)
     }
 }
 

@@ -22,6 +22,8 @@ pub struct RdmaCounters {
     pub evicted: u64,
     /// Times that a peer has cut endpoints because it was asked to.
     pub cuts: u64,
+    /// Events of devices that were handled.
+    pub events: u64,
     /// Completions that named nothing that was under way.
     pub stale: u64,
 }
@@ -36,6 +38,7 @@ pub(crate) struct Counters {
     pub(crate) closed: AtomicU64,
     pub(crate) evicted: AtomicU64,
     pub(crate) cuts: AtomicU64,
+    pub(crate) events: AtomicU64,
     pub(crate) stale: AtomicU64,
 }
 
@@ -56,6 +59,7 @@ impl Counters {
             closed: read(&self.closed),
             evicted: read(&self.evicted),
             cuts: read(&self.cuts),
+            events: read(&self.events),
             stale: read(&self.stale),
         }
     }

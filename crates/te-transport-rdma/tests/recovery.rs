@@ -297,6 +297,7 @@ fn a_burst_of_events_under_traffic_is_survived() {
     assert_eq!(a.transport.counters().closed, closed);
     let events = [EventKind::PORT_ERR, EventKind::PORT_ACTIVE];
     (0..1_000).for_each(|at| bench.fabric.raise("a0", events[at % 2], 1));
+    until("all are handled", || a.transport.counters().events == 10 * 3 * 34 + 1_000);
     until("it works again", || batch.works(&*path));
     let before = bench.bytes_of("a0");
     until("the NIC is used again", || {

@@ -10,7 +10,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use te_segment::{Incarnation, NicName};
-use te_transport::{Bootstrap, Threads};
+use te_sys_verbs::Verbs;
+use te_transport::{Bootstrap, Publisher, Threads};
 
 use crate::config::RdmaConfig;
 use crate::counters::Counters;
@@ -30,7 +31,11 @@ pub(crate) struct Common {
     /// How peers call this engine in the paths of its NICs.
     pub(crate) server: String,
     pub(crate) config: RdmaConfig,
+    /// Opens devices that come back.
+    pub(crate) verbs: Verbs,
     pub(crate) bootstrap: Arc<dyn Bootstrap>,
+    pub(crate) publisher: Arc<dyn Publisher>,
+    pub(crate) regions: Registry,
     pub(crate) counters: Counters,
     pub(crate) threads: Arc<Threads>,
     pub(crate) peers: Peers,
@@ -47,7 +52,6 @@ impl Common {
 pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
     pub(crate) nics: Nics,
-    pub(crate) regions: Registry,
     pub(crate) topology: te_segment::Topology,
     pub(crate) reach: Mutex<Reach>,
 }

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
-use te_segment::{AddressRange, Generation, NicName, SegmentDescriptor, TransportKind};
+use te_segment::{AddressRange, BufferDescriptor, Generation, NicName, SegmentDescriptor, TransportKind};
 use te_transport::{Failure, FailureKind, PathHealth, PathLabel, Slice, Submission, SubmitMode, stopped};
 
 use super::Shared;
 use super::job::{Job, Part, Work};
 use super::route::{self, Route};
-use crate::device::{Link, Looking, Trouble};
+use crate::device::{Link, Looking, Registered, Trouble};
 use crate::route::{Health, Rail, Spread};
 use crate::slices::Cut;
 
@@ -281,14 +281,21 @@ impl Peer {
         if let Some(route) = self.routes.lock().get(&key).filter(|route| route.is_fresh(epoch, now)) {
             return Ok(route.clone());
         }
-        let Some(registered) = self.shared.regions.get(local) else {
-            if self.shared.common.is_closing() {
-                return Err(shutting_down());
+        let registered = || self.shared.common.regions.get(local);
+        let route = loop {
+            let Some(known) = registered() else {
+                if self.shared.common.is_closing() {
+                    return Err(shutting_down());
+                }
+                let cause = "the buffer here is not registered at any NIC";
+                return Err(Failure::new(FailureKind::LocalMemory, cause));
+            };
+            let route = route::find(self, &known, buffer, epoch, now)?;
+            // Where a NIC came back meanwhile, its keys are others.
+            if registered().is_some_and(|now| Arc::ptr_eq(&now, &known)) {
+                break Arc::new(route);
             }
-            let cause = "the buffer here is not registered at any NIC";
-            return Err(Failure::new(FailureKind::LocalMemory, cause));
         };
-        let route = Arc::new(route::find(self, &registered, buffer, epoch, now)?);
         let mut routes = self.routes.lock();
         if routes.len() >= MAX_ROUTES {
             routes.clear();
@@ -370,9 +377,20 @@ impl Peer {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Work on a rail has completed, for the first time since something failed.
-    pub(crate) fn worked(&self, rail: &Rail) {
+    /// A piece has completed on a rail, the first one since something failed.
+    pub(crate) fn worked(&self, rail: &Rail, part: &Part, now: Instant) {
         self.health.lock().worked(rail);
+        if let Some((local, remote)) = self.places(part) {
+            let mut reach = self.shared.reach.lock();
+            reach.worked(now, self.descriptor.name().as_str(), rail, &local.location, remote.location());
+        }
+    }
+
+    /// The registration here and the peer's buffer that a piece is about.
+    fn places(&self, part: &Part) -> Option<(Arc<Registered>, &BufferDescriptor)> {
+        let work = part.work()?;
+        let local = self.shared.common.regions.get(work.local)?;
+        Some((local, self.descriptor.buffers().get(work.buffer)?))
     }
 
     /// A rail was found to be in order, be that by work of others: every path has a view of its own, and a link tells only the
@@ -388,11 +406,7 @@ impl Peer {
     pub(crate) fn failed(&self, rail: &Rail, part: &Part, now: Instant) {
         let blame = self.health.lock().failed(now, rail);
         tracing::info!(target: "te::rdma", peer = %self.descriptor.name(), %rail, ?blame, "work failed");
-        let places = part.work().and_then(|work| {
-            let local = self.shared.regions.get(work.local)?;
-            Some((local, self.descriptor.buffers().get(work.buffer)?))
-        });
-        if let Some((local, remote)) = places {
+        if let Some((local, remote)) = self.places(part) {
             let mut reach = self.shared.reach.lock();
             reach.failed(now, self.descriptor.name().as_str(), rail, &local.location, remote.location());
         }

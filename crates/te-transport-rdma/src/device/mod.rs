@@ -19,6 +19,7 @@ mod nic;
 mod open;
 mod pairs;
 mod poll;
+mod rebuild;
 mod regions;
 mod setup;
 mod signals;

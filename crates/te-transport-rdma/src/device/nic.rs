@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use te_segment::{Device, Generation, Gid, Incarnation, NicName, SegmentDescriptor};
-use te_sys_verbs::{CompletionChannel, CompletionQueue, Context, ProtectionDomain};
+use te_sys_verbs::MemoryRegion;
 
 use super::link::{Link, LinkKey};
+use super::open::OpenDevice;
 use super::poll::Taking;
 use super::signals::Signals;
 use crate::client::Common;
@@ -39,10 +40,6 @@ pub(crate) struct Owner {
 /// What a NIC is made of.
 pub(crate) struct NicParts {
     pub(crate) name: NicName,
-    pub(crate) context: Context,
-    pub(crate) domain: ProtectionDomain,
-    pub(crate) channel: CompletionChannel,
-    pub(crate) queue: CompletionQueue,
     pub(crate) own: Own,
     pub(crate) signals: Arc<Signals>,
 }
@@ -50,6 +47,9 @@ pub(crate) struct NicParts {
 /// See the module.
 pub(crate) struct Nic {
     parts: NicParts,
+    /// None between the end of a device that has failed and its return.
+    device: RwLock<Option<Arc<OpenDevice>>>,
+    life: AtomicU64,
     own: RwLock<Own>,
     common: Arc<Common>,
     here: NicPath,
@@ -63,13 +63,15 @@ pub(crate) struct Nic {
     taking: Mutex<Taking>,
     /// The port carries traffic and the device works.
     up: AtomicBool,
-    /// The device or its queue has failed: nothing is asked of it any more.
+    /// The device or its queue has failed: nothing is asked of it until it is back.
     broken: AtomicBool,
 }
 
 impl Nic {
-    pub(crate) fn new(parts: NicParts, here: NicPath, common: Arc<Common>) -> Self {
-        Self {
+    pub(crate) fn new(parts: NicParts, device: OpenDevice, here: NicPath, common: Arc<Common>) -> Self {
+        let nic = Self {
+            device: RwLock::default(),
+            life: AtomicU64::new(0),
             own: RwLock::new(parts.own),
             parts,
             here,
@@ -82,7 +84,9 @@ impl Nic {
             taking: Mutex::default(),
             up: AtomicBool::new(true),
             broken: AtomicBool::new(false),
-        }
+        };
+        nic.install(device);
+        nic
     }
 
     pub(crate) fn name(&self) -> &NicName {
@@ -93,20 +97,47 @@ impl Nic {
         &self.common
     }
 
-    pub(crate) fn context(&self) -> &Context {
-        &self.parts.context
+    /// The device, if it is open. Nobody has it for longer than a moment but the polling thread, and that only while it is not
+    /// [broken](Self::is_broken): it is closed once nobody else has it.
+    pub(crate) fn device(&self) -> Option<Arc<OpenDevice>> {
+        self.device.read().clone()
     }
 
-    pub(crate) fn domain(&self) -> &ProtectionDomain {
-        &self.parts.domain
+    /// Which opening of the device is the last one.
+    pub(crate) fn life(&self) -> u64 {
+        self.life.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn channel(&self) -> &CompletionChannel {
-        &self.parts.channel
+    /// A device that was just opened. Nothing is under way, and nothing is asked of it before it is said to work.
+    pub(crate) fn install(&self, device: OpenDevice) {
+        self.signals().set_room(usize::try_from(device.queue.entries()).unwrap_or(usize::MAX));
+        self.life.store(device.life, Ordering::SeqCst);
+        self.taking.lock().set_queue(Some((device.life, device.queue.clone())));
+        *self.device.write() = Some(Arc::new(device));
     }
 
-    pub(crate) fn queue(&self) -> &CompletionQueue {
-        &self.parts.queue
+    /// Nobody takes completions any more. To be called without a lock that whoever is told of one may need.
+    pub(crate) fn stop_taking(&self) {
+        self.taking.lock().set_queue(None);
+    }
+
+    /// Closes the device with what `regions` says is registered at it; false if somebody still has it, and then nothing was
+    /// asked. Its queue pairs are gone, and nobody takes completions.
+    pub(crate) fn close_device(&self, regions: impl FnOnce() -> Vec<MemoryRegion>) -> bool {
+        let open = {
+            // Under the lock nobody comes to have it.
+            let mut device = self.device.write();
+            match device.take().map(Arc::try_unwrap) {
+                None => return true,
+                Some(Ok(open)) => open,
+                Some(Err(shared)) => {
+                    *device = Some(shared);
+                    return false;
+                }
+            }
+        };
+        open.close(regions());
+        true
     }
 
     /// Who may take completions.
@@ -140,13 +171,18 @@ impl Nic {
         !self.broken.swap(true, Ordering::SeqCst)
     }
 
+    /// The device is back.
+    pub(crate) fn set_working(&self) {
+        self.broken.store(false, Ordering::SeqCst);
+    }
+
     /// Whether that is new.
     pub(crate) fn set_up(&self, up: bool) -> bool {
         self.up.swap(up, Ordering::SeqCst) != up
     }
 
     /// As descriptors name it.
-    pub(crate) fn device(&self) -> Device {
+    pub(crate) fn described(&self) -> Device {
         let own = self.own();
         Device::rdma(self.name().clone(), own.lid, own.gid)
     }
@@ -189,6 +225,17 @@ impl Nic {
                 Room::Evicted(evicted)
             }
         }
+    }
+
+    /// Retires every link: what comes from now on goes to others.
+    pub(crate) fn retire_links(&self) {
+        let mut links = self.links.lock();
+        let kept: Vec<_> = links.kept().map(|(key, link)| (key.clone(), link.clone())).collect();
+        kept.iter().for_each(|(key, _)| {
+            links.retire(key);
+        });
+        drop(links);
+        kept.iter().for_each(|(_, link)| link.retire());
     }
 
     /// Every link, those that are retired included.

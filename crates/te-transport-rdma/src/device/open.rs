@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use te_segment::{Location, NicName, Topology};
-use te_sys_verbs::{Context, GidKind, LinkLayer, QueueSize, Verbs};
+use te_sys_verbs::{
+    CompletionChannel, CompletionQueue, Context, GidKind, LinkLayer, MemoryRegion, ProtectionDomain,
+    QueueSize, Verbs, VerbsError,
+};
 use te_topology::{Cause, GidEntry, GidTable, GidType, Host, Namespace, NicFilter, Root, Unknown, choose};
 
 use super::nic::{Nic, NicParts, Own};
@@ -21,6 +24,49 @@ use crate::wire::NicPath;
 /// Endpoints that can have their queues full at the same time. What is under way at a NIC is bounded by what its completion
 /// queue holds: if queue pairs break, all of it is reported.
 const BUSY_AT_ONCE: u32 = 64;
+
+/// What a device that is open consists of, beside queue pairs and registrations.
+pub(crate) struct OpenDevice {
+    /// Counts how often the device was opened, from 1: what is late of an earlier time is known by it.
+    pub(crate) life: u64,
+    pub(crate) context: Context,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) channel: CompletionChannel,
+    pub(crate) queue: CompletionQueue,
+}
+
+impl OpenDevice {
+    /// Closes it, with all that is registered at it. Its queue pairs are gone, and nobody else has anything of it.
+    pub(crate) fn close(self, regions: Vec<MemoryRegion>) {
+        let Self { context, domain, channel, queue, .. } = self;
+        drop((queue, channel));
+        for error in regions.into_iter().filter_map(|region| region.deregister().err()) {
+            // One that is gone refuses; its memory is given back when the context is closed.
+            tracing::debug!(target: "te::rdma", %error, "not deregistered");
+        }
+        drop((domain, context));
+    }
+}
+
+/// Makes what is needed of a device.
+///
+/// # Errors
+///
+/// Why it cannot be used, in words. Nothing of it is left.
+pub(crate) fn device(context: Context, config: &RdmaConfig, life: u64) -> Result<OpenDevice, String> {
+    let words = |error: VerbsError| error.to_string();
+    let limits = context.limits().map_err(words)?;
+    if limits.queue_pair_requests < config.depth {
+        return Err(format!("a queue pair of it holds {} requests (depth)", limits.queue_pair_requests));
+    }
+    let domain = context.protection_domain().map_err(words)?;
+    let channel = context.completion_channel().map_err(words)?;
+    let pairs = u32::from(config.queue_pairs).saturating_mul(BUSY_AT_ONCE);
+    let entries = completion_entries(pairs, &config.queue()).min(limits.completion_queue_entries);
+    let size = QueueSize { entries, vector: 0 };
+    let queue = context.completion_queue(size, Some(&channel), 0).map_err(words)?;
+    Ok(OpenDevice { life, context, domain, channel, queue })
+}
 
 /// A NIC that is open, with the errands of its set-up thread.
 pub(crate) type Opened = (Arc<Nic>, Receiver<Errand>);
@@ -57,25 +103,13 @@ pub(crate) fn all(verbs: &Verbs, common: &Arc<Common>) -> (Vec<Opened>, Vec<Stri
 }
 
 fn one(name: NicName, context: Context, common: &Arc<Common>) -> Result<Opened, String> {
-    let words = |error: te_sys_verbs::VerbsError| error.to_string();
-    let config = &common.config;
-    let own = own(&context, config)?;
+    let own = own(&context, &common.config)?;
     let here = NicPath::new(&common.server, name.clone()).map_err(|error| error.to_string())?;
-    let limits = context.limits().map_err(words)?;
-    if limits.queue_pair_requests < config.depth {
-        return Err(format!("a queue pair of it holds {} requests (depth)", limits.queue_pair_requests));
-    }
-    let domain = context.protection_domain().map_err(words)?;
-    let channel = context.completion_channel().map_err(words)?;
-    let pairs = u32::from(config.queue_pairs).saturating_mul(BUSY_AT_ONCE);
-    let entries = completion_entries(pairs, &config.queue()).min(limits.completion_queue_entries);
-    let size = QueueSize { entries, vector: 0 };
-    let queue = context.completion_queue(size, Some(&channel), 0).map_err(words)?;
+    let device = device(context, &common.config, 1)?;
     let (errands, received) = std::sync::mpsc::channel();
-    let under_way = usize::try_from(queue.entries()).unwrap_or(usize::MAX);
-    let signals = Signals::new(errands, under_way).map_err(|error| format!("no eventfd: {error}"))?;
-    let parts = NicParts { name, context, domain, channel, queue, own, signals: Arc::new(signals) };
-    Ok((Arc::new(Nic::new(parts, here, common.clone())), received))
+    let signals = Signals::new(errands).map_err(|error| format!("no eventfd: {error}"))?;
+    let parts = NicParts { name, own, signals: Arc::new(signals) };
+    Ok((Arc::new(Nic::new(parts, device, here, common.clone())), received))
 }
 
 /// The port and its address as they are now.

@@ -27,9 +27,10 @@ pub(crate) fn create(nic: &Nic, link: &Arc<Link>, generation: Generation) -> Res
     let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
     let init = ToInit { port: own.number, pkey_index: config.pkey_index, access };
     let mut pairs = Vec::new();
+    let device = nic.device().ok_or_else(|| format!("{} is not open", nic.name()))?;
     for _ in 0..config.queue_pairs {
-        let (queue, cookie) = (nic.queue(), nic.cookie(link, generation));
-        let make = |size| nic.domain().queue_pair(size, queue, queue, cookie);
+        let (queue, cookie) = (&device.queue, nic.cookie(link, generation));
+        let make = |size| device.domain.queue_pair(size, queue, queue, cookie);
         // Not every device carries so much inline, and there is no way to ask how much.
         let pair = make(size)
             .or_else(|_| make(PairSize { inline: 0, ..size }))

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use te_sys_verbs::Completion;
+use te_sys_verbs::{Completion, CompletionQueue};
 
 use super::link::Link;
 use super::nic::Nic;
+use super::open::OpenDevice;
 use super::setup::Errand;
 use crate::client::Part;
 use crate::error::WorkError;
@@ -36,28 +37,52 @@ const CALLER_SPIN: Duration = Duration::from_micros(20);
 
 /// What taking completions needs. Whoever has it takes: those of one queue pair mean something in their order only.
 pub(crate) struct Taking {
+    /// Where they come from while the device is open, and which opening of it that is.
+    queue: Option<(u64, CompletionQueue)>,
     room: Box<[Completion]>,
     ended: Vec<(Part, Status)>,
 }
 
 impl Default for Taking {
     fn default() -> Self {
-        Self { room: vec![Completion::default(); BATCH].into_boxed_slice(), ended: Vec::new() }
+        Self { queue: None, room: vec![Completion::default(); BATCH].into_boxed_slice(), ended: Vec::new() }
+    }
+}
+
+impl Taking {
+    pub(crate) fn set_queue(&mut self, queue: Option<(u64, CompletionQueue)>) {
+        self.queue = queue;
     }
 }
 
 /// Runs until the transport is closed.
 pub(crate) fn run(nic: &Arc<Nic>) {
+    while !nic.signals().is_closing() {
+        match nic.device().filter(|_| !nic.is_broken()) {
+            Some(device) => serve(nic, &device),
+            None => stand_by(nic),
+        }
+    }
+}
+
+/// Without a device nothing comes: what was posted has ended with its queue pairs, what waits for a peer ends with its time.
+fn stand_by(nic: &Arc<Nic>) {
+    let signals = nic.signals();
+    signals.take_review();
+    review(nic, Instant::now());
+    let until = if signals.begin_sleep() { None } else { Timespec::try_from(REVIEW).ok() };
+    // An interrupted sleep is a short one.
+    let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], until.as_ref());
+    signals.end_sleep();
+    signals.clear();
+}
+
+/// Runs until the device has failed, or the transport is closed.
+fn serve(nic: &Arc<Nic>, device: &OpenDevice) {
     let signals = nic.signals();
     let mut reviewed = Instant::now();
     let mut busy = reviewed;
-    while !signals.is_closing() {
-        if nic.is_broken() {
-            // Nothing more comes from it; what is posted ends with its queue pairs, what waits for a peer with its time.
-            std::thread::sleep(REVIEW);
-            review(nic, Instant::now());
-            continue;
-        }
+    while !signals.is_closing() && !nic.is_broken() {
         let found = signals.callers() == 0 && take(nic);
         let now = Instant::now();
         if found {
@@ -67,7 +92,7 @@ pub(crate) fn run(nic: &Arc<Nic>) {
             reviewed = now;
             review(nic, now);
             // Where completions come without a pause, it never sleeps, after which it would hear of them.
-            hear(nic);
+            hear(nic, device);
             // Whoever found no room may have said so after the last of it was given back.
             signals.take_starved().iter().for_each(Link::go_on);
         }
@@ -76,7 +101,7 @@ pub(crate) fn run(nic: &Arc<Nic>) {
         }
         if signals.callers() > 0 {
             // They look themselves, and say when they do not any more.
-            sleep(nic, Wake::CallersLeave);
+            sleep(nic, device, Wake::CallersLeave);
             busy = Instant::now();
             continue;
         }
@@ -84,7 +109,7 @@ pub(crate) fn run(nic: &Arc<Nic>) {
             std::hint::spin_loop();
             continue;
         }
-        sleep(nic, Wake::Completion);
+        sleep(nic, device, Wake::Completion);
         busy = Instant::now();
     }
 }
@@ -129,12 +154,12 @@ fn review(nic: &Arc<Nic>, now: Instant) {
 }
 
 /// Passes on what the device tells.
-fn hear(nic: &Arc<Nic>) {
+fn hear(nic: &Arc<Nic>, device: &OpenDevice) {
     loop {
-        match nic.context().next_event() {
-            Ok(Some(event)) => nic.signals().errand(Errand::Device(event)),
+        match device.context.next_event() {
+            Ok(Some(event)) => nic.signals().errand(Errand::Device(device.life, event)),
             Ok(None) => return,
-            Err(error) => return fail(nic, &error.to_string()),
+            Err(error) => return fail(nic, device.life, &error.to_string()),
         }
     }
 }
@@ -148,11 +173,12 @@ impl Drop for Looking<'_> {
 /// Takes what has completed; whether there was anything that somebody else is not taking already.
 fn take(nic: &Arc<Nic>) -> bool {
     let Some(mut taking) = nic.taking().try_lock() else { return false };
-    let Taking { room, ended } = &mut *taking;
-    let completions = match nic.queue().poll(room) {
+    let Taking { queue, room, ended } = &mut *taking;
+    let Some((life, queue)) = queue else { return false };
+    let completions = match queue.poll(room) {
         Ok(completions) => completions,
         Err(error) => {
-            fail(nic, &error.to_string());
+            fail(nic, *life, &error.to_string());
             return false;
         }
     };
@@ -182,7 +208,7 @@ enum Wake {
 
 /// Sleeps until something completes, the device tells something, somebody wakes it, or it is time to look for what has been
 /// stopped.
-fn sleep(nic: &Arc<Nic>, wake: Wake) {
+fn sleep(nic: &Arc<Nic>, device: &OpenDevice, wake: Wake) {
     let signals = nic.signals();
     let is_idle = wake == Wake::Completion && signals.begin_sleep();
     if !is_idle && signals.is_closing() {
@@ -191,8 +217,8 @@ fn sleep(nic: &Arc<Nic>, wake: Wake) {
     // Where nothing is under way, whoever begins something wakes it: were the queue armed, it would be woken for what a caller
     // takes itself, and take a processor from that.
     if wake == Wake::Completion && !is_idle {
-        if let Err(error) = nic.queue().arm(false) {
-            fail(nic, &error.to_string());
+        if let Err(error) = device.queue.arm(false) {
+            fail(nic, device.life, &error.to_string());
         }
         // What came before the queue was armed is not told of.
         if take(nic) {
@@ -200,7 +226,7 @@ fn sleep(nic: &Arc<Nic>, wake: Wake) {
         }
     }
     let until = (!is_idle).then(|| Timespec::try_from(REVIEW).ok()).flatten();
-    let (channel, events) = (nic.channel().fd(), nic.context().event_fd());
+    let (channel, events) = (device.channel.fd(), device.context.event_fd());
     let mut fds = [
         PollFd::new(&signals, PollFlags::IN),
         PollFd::new(&events, PollFlags::IN),
@@ -212,15 +238,15 @@ fn sleep(nic: &Arc<Nic>, wake: Wake) {
     let told = !fds[1].revents().is_empty();
     signals.end_sleep();
     signals.clear();
-    while let Ok(Some(_)) = nic.channel().next() {}
+    while let Ok(Some(_)) = device.channel.next() {}
     if told {
-        hear(nic);
+        hear(nic, device);
     }
 }
 
 /// The device or its queue is of no use any more.
-fn fail(nic: &Arc<Nic>, cause: &str) {
+fn fail(nic: &Arc<Nic>, life: u64, cause: &str) {
     if nic.set_broken() {
-        nic.signals().errand(Errand::Failed(cause.to_owned()));
+        nic.signals().errand(Errand::Failed(life, cause.to_owned()));
     }
 }

@@ -40,7 +40,7 @@ impl AsFd for Signals {
 }
 
 impl Signals {
-    pub(crate) fn new(errands: Sender<Errand>, room: usize) -> Result<Self, Errno> {
+    pub(crate) fn new(errands: Sender<Errand>) -> Result<Self, Errno> {
         Ok(Self {
             errands,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -50,7 +50,7 @@ impl Signals {
             closing: AtomicBool::new(false),
             callers: AtomicUsize::new(0),
             over: AtomicBool::new(false),
-            room: AtomicUsize::new(room),
+            room: AtomicUsize::new(0),
             starved: Mutex::default(),
         })
     }
@@ -86,6 +86,11 @@ impl Signals {
             Ok(_) => taken,
             Err(_) => 0,
         }
+    }
+
+    /// A completion queue holds so many. Nothing is under way.
+    pub(crate) fn set_room(&self, requests: usize) {
+        self.room.store(requests, Ordering::SeqCst);
     }
 
     pub(crate) fn give_room(&self, requests: usize) {
@@ -146,6 +151,11 @@ impl Signals {
         if !self.review.swap(true, Ordering::SeqCst) {
             self.wake();
         }
+    }
+
+    /// Has the polling thread see that the device has failed, or is back.
+    pub(crate) fn rouse(&self) {
+        self.wake();
     }
 
     /// Whether it was asked to, once.

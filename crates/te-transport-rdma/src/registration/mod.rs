@@ -97,9 +97,11 @@ pub struct Errno(pub i32);
 
 impl Errno {
     const EPERM: Self = Self(1);
+    const EIO: Self = Self(5);
     const EAGAIN: Self = Self(11);
     const ENOMEM: Self = Self(12);
     const EFAULT: Self = Self(14);
+    const ENODEV: Self = Self(19);
     const EINVAL: Self = Self(22);
     const ENOSYS: Self = Self(38);
     const EPROTONOSUPPORT: Self = Self(93);
@@ -112,7 +114,7 @@ impl Errno {
 
     /// Whether the same call can succeed later.
     fn is_passing(self) -> bool {
-        [Self::EAGAIN, Self::ENOMEM].contains(&self)
+        [Self::EAGAIN, Self::ENOMEM, Self::EIO, Self::ENODEV].contains(&self)
     }
 
     fn meaning(self) -> &'static str {
@@ -122,6 +124,9 @@ impl Errno {
                 "the device has no memory keys left: registrations of processes that were killed may still hold them"
             }
             Self::ENOMEM => "not enough memory can be locked: raise the limit (ulimit -l)",
+            Self::EIO | Self::ENODEV => {
+                "the device does not work: one that has failed is left out until it is back"
+            }
             Self::EPERM => "locking memory is not permitted",
             Self::EINVAL => "the device refuses the length or the access",
             Self::ENOSYS | Self::EPROTONOSUPPORT | Self::EOPNOTSUPP => {

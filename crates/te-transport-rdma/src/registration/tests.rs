@@ -157,7 +157,9 @@ fn host_memory_that_cannot_be_registered_is_a_failure_that_says_why() {
             true
         )
     );
-    assert!(!says(Errno::EINVAL).1 && !says(Errno::EPERM).1 && !says(Errno(5)).1);
+    assert!(!says(Errno::EINVAL).1 && !says(Errno::EPERM).1 && !says(Errno(16)).1);
+    let (cause, retryable) = says(Errno::EIO);
+    assert!(cause.contains("the device does not work") && retryable);
     assert!(matches!(register(&mut Devices::default(), 0, Memory::Host), Outcome::Stage(_)));
 }
 

@@ -1,5 +1,7 @@
 //! Undoing registrations, one at a time and in reverse.
 
+use te_segment::NicName;
+
 use super::{Errno, Place};
 
 /// Registrations that are to be undone, the last one first. What could not be undone stays, so that the call can be
@@ -17,6 +19,16 @@ impl Unwind {
     #[must_use]
     pub fn new(made: Vec<Place>) -> Self {
         Self { left: made, failed: Vec::new() }
+    }
+
+    /// One more, made after the others.
+    pub fn push(&mut self, place: Place) {
+        self.left.push(place);
+    }
+
+    /// Leaves out those at a NIC, which are gone with its device.
+    pub fn leave_out(&mut self, nic: &NicName) {
+        self.left.retain(|place| place.nic != *nic);
     }
 
     /// The one to undo now. It stays the same until [`done`](Self::done) is told.

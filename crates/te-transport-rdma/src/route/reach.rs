@@ -36,16 +36,13 @@ impl Reach {
         }
     }
 
-    /// Work over the rail has failed. A NIC that is known to reach its memory is not to blame; where that is known of
-    /// neither or of both, both are in doubt.
+    /// Work over the rail has failed. A NIC that is known to reach its memory is not to blame, so that where it is known of
+    /// both, something else has failed; where it is known of neither, both are in doubt.
     pub fn failed(&mut self, now: Instant, peer: &str, rail: &Rail, local: &Location, remote: &Location) {
         let pairs = pairs(peer, rail, local, remote);
         let proven = pairs.each_ref().map(|pair| self.seen.get(pair).is_some_and(|seen| seen.works));
-        let both = proven[0] == proven[1];
-        for (pair, proven) in pairs.into_iter().zip(proven) {
-            if both || !proven {
-                self.note(pair, Seen { works: false, at: now });
-            }
+        for (pair, _) in pairs.into_iter().zip(proven).filter(|(_, proven)| !proven) {
+            self.note(pair, Seen { works: false, at: now });
         }
     }
 

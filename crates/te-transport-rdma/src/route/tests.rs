@@ -324,6 +324,9 @@ fn doubts_pass_and_go_with_the_peer() {
     assert!(!reach.doubts_local(now + Duration::from_secs(301), &nic(1), &place));
     reach.failed(now, "b", &rail(2, 1), &place, &place);
     assert!(reach.doubts_remote(now, "b", &nic(1), &place));
+    // What has worked before is not put in doubt by a link or a device that fails.
+    reach.failed(now, "b", &rail(0, 0), &place, &place);
+    assert!(!reach.doubts_local(now, &nic(0), &place) && !reach.doubts_remote(now, "b", &nic(0), &place));
     reach.forget("b");
     assert!(!reach.doubts_remote(now, "b", &nic(1), &place));
 }

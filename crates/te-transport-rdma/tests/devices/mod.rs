@@ -15,7 +15,7 @@ use te_testkit::node::{Node, bytes, until};
 use te_testkit::{Ledger, Switchboard, pattern, verify};
 use te_transport::{
     AttemptId, Bootstrap, BootstrapError, BootstrapHandler, BoxFuture, CancelScope, Context, Failure,
-    InstallError, LocateError, Op, Outcome, Path, Slice, Submission, SubmitMode,
+    InstallError, LocateError, Op, Outcome, Path, Publisher, Slice, Submission, SubmitMode,
 };
 use te_transport_rdma::wire::{Handshake, Reading};
 use te_transport_rdma::{Rdma, RdmaConfig, RdmaTransport};
@@ -33,7 +33,18 @@ pub(crate) struct Bench {
 pub(crate) struct Peer {
     node: Node<RdmaTransport>,
     pub(crate) wire: Arc<Wire>,
+    told: Arc<Told>,
     switch: Switchboard,
+}
+
+/// Counts how often what peers need has changed.
+#[derive(Default)]
+struct Told(AtomicUsize);
+
+impl Publisher for Told {
+    fn changed(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 impl Bench {
@@ -44,13 +55,16 @@ impl Bench {
 
     /// An engine with these NICs, at a number of the control plane.
     pub(crate) fn peer(&self, number: u16, nics: &[&str], config: RdmaConfig) -> Peer {
-        let mut wire = None;
+        let (mut wire, told) = (None, Arc::new(Told::default()));
         let node = Node::on(&self.switch, number, |context| {
             let own = wire.insert(Arc::new(Wire::new(context.bootstrap.clone()))).clone();
-            Rdma::over(self.fabric.verbs_with(nics), config)
-                .start(&Context { bootstrap: own, ..context.clone() })
+            Rdma::over(self.fabric.verbs_with(nics), config).start(&Context {
+                bootstrap: own,
+                publisher: told.clone(),
+                ..context.clone()
+            })
         });
-        Peer { node, wire: wire.unwrap(), switch: self.switch.clone() }
+        Peer { node, wire: wire.unwrap(), told, switch: self.switch.clone() }
     }
 
     /// Why an engine with these NICs does not start.
@@ -100,6 +114,11 @@ impl Deref for Peer {
 }
 
 impl Peer {
+    /// How often its engine was told that what it offers has changed.
+    pub(crate) fn told(&self) -> usize {
+        self.told.0.load(Ordering::SeqCst)
+    }
+
     /// From now on its control plane answers nobody.
     pub(crate) fn hang_up(&self) {
         self.switch.hang_up(self.control().unwrap());

@@ -76,7 +76,7 @@ impl Link {
         let peer = part.job.peer().clone();
         if status == Status::Done {
             if !self.sound.swap(true, Ordering::Relaxed) {
-                peer.worked(&self.rail);
+                peer.worked(&self.rail, &part, Instant::now());
             }
             part.done();
             return;

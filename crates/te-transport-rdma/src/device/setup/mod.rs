@@ -3,6 +3,7 @@
 //! It creates, joins, flushes and destroys queue pairs as the lines say, in their order; it talks to peers, answers them,
 //! and looks after what the device tells by itself. Pieces are posted and completed elsewhere.
 
+mod device;
 mod lines;
 mod peers;
 mod port;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use te_segment::Incarnation;
+use te_segment::{Generation, Incarnation};
 use te_sys_verbs::AsyncEvent;
 use te_transport::FailureKind;
 
@@ -20,6 +21,7 @@ use super::dial::Dialled;
 use super::exchanges::Exchanges;
 use super::link::{Link, Trouble};
 use super::nic::Nic;
+use super::rebuild::{self, Rebuild, Step};
 use crate::counters::add;
 use crate::endpoint::{Closed, Event};
 use crate::store::Room;
@@ -39,10 +41,10 @@ pub(crate) enum Errand {
     Ask(Box<Ask>),
     /// An exchange may have its answer.
     Answer(u64),
-    /// The device tells something.
-    Device(AsyncEvent),
-    /// The device or its completion queue has failed.
-    Failed(String),
+    /// The device of this life tells something.
+    Device(u64, AsyncEvent),
+    /// The device of this life or its completion queue has failed.
+    Failed(u64, String),
     /// Cut off a life of a peer, and say so.
     Fence(Incarnation, Sender<()>),
     /// Take everything out of service, and end once nothing is left.
@@ -54,6 +56,9 @@ pub(crate) struct Setup {
     exchanges: Exchanges<Dialled>,
     answers: Answers,
     reclaimed: Instant,
+    rebuild: Rebuild,
+    /// What is to be registered at a device that is back.
+    left: Vec<Generation>,
     /// Everything is out of service.
     leaving: bool,
 }
@@ -61,7 +66,15 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) fn new(nic: Arc<Nic>) -> Self {
         let exchanges = Exchanges::new(nic.signals().clone());
-        Self { nic, exchanges, answers: Answers::default(), reclaimed: Instant::now(), leaving: false }
+        Self {
+            nic,
+            exchanges,
+            answers: Answers::default(),
+            reclaimed: Instant::now(),
+            rebuild: Rebuild::default(),
+            left: Vec::new(),
+            leaving: false,
+        }
     }
 
     /// Runs until the transport is closed.
@@ -73,7 +86,7 @@ impl Setup {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.tick();
-            if self.leaving && self.nic.endpoints() == 0 {
+            if self.leaving && self.nic.endpoints() == 0 && !self.rebuild.is_closing() {
                 break;
             }
         }
@@ -91,7 +104,13 @@ impl Setup {
         let now = Instant::now();
         let links = self.nic.links();
         let due = links.iter().filter_map(|link| link.lock().line.wake_at());
-        let due = due.chain(links.iter().filter_map(|link| link.opens_at())).min();
+        let due = due.chain(links.iter().filter_map(|link| link.opens_at()));
+        let rebuild = match self.rebuild.step(now) {
+            Step::Rest => None,
+            Step::WaitUntil(at) => Some(at),
+            _ => Some(now),
+        };
+        let due = due.chain(rebuild).min();
         let due = due.map_or(RECLAIM, |due| due.saturating_duration_since(now));
         due.min(RECLAIM)
     }
@@ -116,6 +135,7 @@ impl Setup {
             self.reclaimed = now;
             self.nic.reclaim();
         }
+        self.rebuild();
     }
 
     fn take(&mut self, errand: Errand) {
@@ -129,8 +149,13 @@ impl Setup {
                     self.answered(dialled, answer);
                 }
             }
-            Errand::Device(event) => self.device(event),
-            Errand::Failed(cause) => {
+            // What is late of a device that was closed is of no use.
+            Errand::Device(life, _) | Errand::Failed(life, _) if life != self.nic.life() => {}
+            Errand::Device(_, event) => {
+                self.device(event);
+                add(&self.nic.common().counters.events, 1);
+            }
+            Errand::Failed(_, cause) => {
                 tracing::warn!(target: "te::rdma", nic = %self.nic.name(), cause, "the device has failed");
                 self.down(true);
             }
@@ -142,6 +167,7 @@ impl Setup {
             }
             Errand::Shut => {
                 self.leaving = true;
+                self.rebuild.handle(Instant::now(), rebuild::Event::Shut, 0);
                 for link in self.nic.links() {
                     self.close(&link, Closed::Shutdown);
                     // Where there is no endpoint, nothing is closed.

@@ -1,9 +1,11 @@
 //! What the device tells by itself: ports that go down and come up, addresses that change, failures of the device.
 
+use std::time::Instant;
+
 use te_sys_verbs::{AsyncEvent, EventKind, Subject};
 
 use super::Setup;
-use crate::device::open;
+use crate::device::{open, rebuild};
 use crate::endpoint::{Closed, Event};
 
 impl Setup {
@@ -29,6 +31,8 @@ impl Setup {
     pub(super) fn down(&mut self, broken: bool) {
         if broken {
             self.nic.set_broken();
+            self.rebuild.handle(Instant::now(), rebuild::Event::Failed, rand::random());
+            self.nic.signals().rouse();
         }
         self.nic.set_up(false);
         self.nic.common().peers.set_down(self.nic.name(), true);
@@ -44,8 +48,10 @@ impl Setup {
         if self.nic.is_broken() {
             return;
         }
-        match open::own(self.nic.context(), &self.nic.common().config) {
+        let Some(device) = self.nic.device() else { return };
+        match open::own(&device.context, &self.nic.common().config) {
             Ok(own) => {
+                let before = self.nic.described();
                 let is_new = self.nic.set_own(own);
                 let was_down = self.nic.set_up(true);
                 if is_new {
@@ -53,6 +59,9 @@ impl Setup {
                     for link in self.nic.links() {
                         self.close(&link, Closed::Broken);
                     }
+                }
+                if self.nic.described() != before {
+                    self.nic.common().publisher.changed();
                 }
                 if was_down || is_new {
                     self.nic.common().peers.set_down(self.nic.name(), false);

@@ -4,9 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use te::{Access, Buffer, Deadline, Engine, ErrorKind, Location, RemoteRange};
+use te::{
+    Access, Buffer, Deadline, Engine, EngineBuilder, ErrorKind, Location, RemoteRange, SegmentDescriptor,
+    TransportKind,
+};
 use te_engine::block_on;
-use te_sys_verbs::fake::{Fabric, Nic};
+use te_metadata::MemoryStore;
+use te_segment::{MemoryKey, Via};
+use te_sys_verbs::fake::{Fabric, Live, Nic};
+use te_sys_verbs::{EventKind, Gid};
+use te_testkit::node::until;
 use te_transport_rdma::{Rdma, RdmaConfig};
 
 const LEN: usize = 4 << 20;
@@ -21,18 +28,28 @@ struct Pair {
 }
 
 impl Pair {
-    /// Two engines with two NICs each, that speak RDMA and TCP.
+    /// Two engines with two NICs each, that speak RDMA and TCP and ask each other for descriptors.
     fn new() -> Self {
+        Self::of(|_| te::builder("127.0.0.1"))
+    }
+
+    /// The same over a store.
+    fn over(store: &Arc<MemoryStore>) -> Self {
+        Self::of(|name| te::builder(name).advertise("127.0.0.1").store(store.clone()))
+    }
+
+    fn of(begin: impl Fn(&str) -> EngineBuilder) -> Self {
         let fabric = Arc::new(Fabric::new(["a0", "a1", "b0", "b1"].map(Nic::new)));
-        let build = |nics: [&str; 2]| {
+        let build = |name: &str, nics: [&str; 2]| {
             let mut config = RdmaConfig::default();
             config.set("rail_map", "a0=b0;a1=b1;b0=a0;b1=a1").unwrap();
             let rdma = Rdma::over(fabric.verbs_with(&nics), config);
-            let builder = te::builder("127.0.0.1").transport(Box::new(rdma));
+            let builder = begin(name).transport(Box::new(rdma));
             block_on(builder.set("transports", "tcp").build()).unwrap()
         };
-        let (engine, owner) = (build(["a0", "a1"]), build(["b0", "b1"]));
+        let (engine, owner) = (build("a", ["a0", "a1"]), build("b", ["b0", "b1"]));
         let offered = block_on(owner.allocate(LEN, Location::Any, Access::REMOTE)).unwrap();
+        block_on(owner.published(Deadline::after_secs(10))).unwrap();
         let local = block_on(engine.allocate(LEN, Location::Any, Access::LOCAL)).unwrap();
         let remote = block_on(engine.open(owner.name().as_str())).unwrap().buffer(0).unwrap();
         Self { fabric, engine, owner, local, offered, remote }
@@ -42,6 +59,17 @@ impl Pair {
         self.local.write_at(0, &vec![byte; LEN]).unwrap();
         let batch = self.engine.batch().deadline(Duration::from_secs(20));
         batch.write(self.local.slice(..), &self.remote).submit().unwrap()
+    }
+
+    /// Writes until that goes over RDMA alone.
+    fn write_over_rdma(&self, byte: u8) {
+        until("a WRITE goes over RDMA", || self.write(byte).wait().unwrap().path().starts_with("rdma"));
+        assert!(self.is_written(byte));
+    }
+
+    /// The owner's descriptor as the peer that has it open knows it.
+    fn opened(&self) -> Arc<SegmentDescriptor> {
+        self.remote.segment().descriptor()
     }
 
     fn is_written(&self, byte: u8) -> bool {
@@ -93,16 +121,107 @@ fn a_write_without_rails_goes_on_over_tcp() {
     pair.fabric.release();
     pair.fabric.set_port("a0", true);
     pair.fabric.set_port("a1", true);
-    let end = std::time::Instant::now() + Duration::from_secs(20);
-    loop {
-        let report = pair.write(3).wait().unwrap();
-        if report.path().starts_with("rdma") {
-            break;
-        }
-        assert!(std::time::Instant::now() < end, "{}", report.path());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    pair.write_over_rdma(3);
     pair.end();
+}
+
+/// The GID of a descriptor's NIC.
+fn gid(descriptor: &SegmentDescriptor, nic: &str) -> [u8; 16] {
+    descriptor.device(&nic.parse().unwrap()).and_then(|device| device.gid()).unwrap().bytes()
+}
+
+/// The key of the owner's buffer at a NIC.
+fn key(descriptor: &SegmentDescriptor, nic: &str) -> MemoryKey {
+    let via = descriptor.buffers()[0].via_transport(&TransportKind::RDMA);
+    let Some(Via::Rdma { keys }) = via else { panic!("{via:?}") };
+    keys[&nic.parse().unwrap()]
+}
+
+/// What a newcomer finds in the store, or is told by the owner.
+fn found_by_newcomer(pair: &Pair, store: Option<&Arc<MemoryStore>>) -> Arc<SegmentDescriptor> {
+    let builder = match store {
+        Some(store) => te::builder("newcomer").advertise("127.0.0.1").store(store.clone()),
+        None => te::builder("127.0.0.1"),
+    };
+    let newcomer = block_on(builder.set("transports", "tcp").build()).unwrap();
+    block_on(newcomer.open(pair.owner.name().as_str())).unwrap().descriptor()
+}
+
+/// RDMA-10: an address that changes is published without anybody asking, in a store and between peers, and a peer that has an
+/// earlier version open goes on with a range of that one.
+#[test]
+fn an_address_that_changes_is_published() {
+    let store = Arc::new(MemoryStore::new());
+    for store in [None, Some(&store)] {
+        let pair = store.map_or_else(Pair::new, Pair::over);
+        pair.write(1).wait().unwrap();
+        let before = pair.opened();
+        let address = Gid(std::net::Ipv4Addr::new(10, 99, 7, 7).to_ipv6_mapped().octets());
+        assert_ne!(gid(&before, "b0"), address.0);
+        pair.fabric.set_gid("b0", 1, address);
+        until("the peer knows the address", || gid(&pair.opened(), "b0") == address.0);
+        assert!(pair.opened().version() > before.version());
+        assert_eq!(gid(&found_by_newcomer(&pair, store), "b0"), address.0);
+        pair.write_over_rdma(2);
+        // A burst in which nothing changes is no news.
+        let version = || pair.owner.descriptor().unwrap().version().unwrap().value();
+        let before = version();
+        pair.fabric.raise("b0", EventKind::GID_CHANGE, 1_000);
+        pair.fabric.set_gid("b1", 1, Gid(std::net::Ipv4Addr::new(10, 99, 7, 8).to_ipv6_mapped().octets()));
+        until("the next change", || version() > before);
+        pair.write_over_rdma(3);
+        assert_eq!(version(), before + 1);
+        pair.end();
+    }
+}
+
+/// RDMA-10, FO-06: both NICs of the owner are lost under a WRITE, which goes on over TCP, and come back with other keys. These
+/// are published, and the peer goes back to RDMA with the range that it has had from the beginning.
+#[test]
+fn devices_that_come_back_are_published() {
+    let store = Arc::new(MemoryStore::new());
+    for store in [None, Some(&store)] {
+        let pair = store.map_or_else(Pair::new, Pair::over);
+        pair.write(1).wait().unwrap();
+        let before = pair.opened();
+        ["a0", "a1"].iter().for_each(|nic| pair.fabric.hold_nic(nic));
+        let batch = pair.write(2);
+        ["b0", "b1"].iter().for_each(|nic| pair.fabric.unplug(nic));
+        pair.fabric.release();
+        let report = batch.wait().unwrap();
+        assert!(report.path().contains("tcp"), "{}", report.path());
+        assert!(pair.is_written(2));
+        ["b0", "b1"].iter().for_each(|nic| pair.fabric.plug(nic));
+        let is_new = |descriptor: &SegmentDescriptor| {
+            ["b0", "b1"].iter().all(|nic| key(descriptor, nic) != key(&before, nic))
+        };
+        until("the peer knows the keys", || is_new(&pair.opened()));
+        assert!(is_new(&found_by_newcomer(&pair, store)));
+        pair.write_over_rdma(3);
+        pair.end();
+    }
+}
+
+/// Memory comes back while the only NICs are away, and an engine ends.
+#[test]
+fn memory_comes_back_and_engines_end_while_devices_are_away() {
+    let pair = Pair::new();
+    pair.write(1).wait().unwrap();
+    ["a0", "a1", "b0", "b1"].iter().for_each(|nic| pair.fabric.unplug(nic));
+    let Pair { fabric, engine, owner, local, offered, .. } = pair;
+    for buffer in [local, offered] {
+        let mut left = Some(buffer);
+        until("the memory is back", || {
+            let failed = block_on(left.take().unwrap().unregister(Deadline::after_secs(10))).err();
+            left = failed.map(|failed| failed.buffer);
+            left.is_none()
+        });
+    }
+    for engine in [engine, owner] {
+        let report = block_on(engine.shutdown(Deadline::after_secs(10)));
+        assert!(report.is_clean(), "{report:?}");
+    }
+    until("nothing is left", || fabric.live() == Live::default());
 }
 
 /// A withdrawn buffer is touched by no NIC any more, and the memory comes back.

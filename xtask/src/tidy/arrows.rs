@@ -106,6 +106,7 @@ const TABLE: &[Row] = &[
             "te",
             "te-engine",
             "te-memory",
+            "te-metadata",
             "te-segment",
             "te-testkit",
             "te-metadata-*",

@@ -146,6 +146,14 @@ pub enum FieldProblem {
         /// The list that gives the number.
         of: &'static str,
     },
+    /// The parts of a buffer do not make it up.
+    #[error("has parts of {found} bytes together, for a buffer of {length}")]
+    PartsMismatch {
+        /// Bytes of all parts.
+        found: u64,
+        /// Length of the buffer in bytes.
+        length: u64,
+    },
     /// The word is not one of those the member may have.
     #[error("unknown word {word:?}")]
     UnknownWord {

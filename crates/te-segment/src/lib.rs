@@ -79,7 +79,9 @@ pub use ids::{
     DescriptorVersion, Generation, Incarnation, MemoryKey, NameError, NicName, ParseIncarnationError,
     SegmentName, TransportKind,
 };
-pub use limits::{DecodeLimits, MAX_BUFFERS, MAX_DEVICES, MAX_DOCUMENT_BYTES, MAX_NAME_BYTES, MAX_NESTING};
+pub use limits::{
+    DecodeLimits, MAX_BUFFERS, MAX_DEVICES, MAX_DOCUMENT_BYTES, MAX_NAME_BYTES, MAX_NESTING, MAX_PARTS,
+};
 pub use location::{DeviceKind, Location};
 pub use range::{AddressRange, Pieces, RangeError};
 pub use topology::{Rails, Topology};

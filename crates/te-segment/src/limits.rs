@@ -12,6 +12,9 @@ pub const MAX_NESTING: usize = 64;
 /// Most buffers in one descriptor.
 pub const MAX_BUFFERS: usize = 1_000_000;
 
+/// Most parts of one buffer, each with keys of its own.
+pub const MAX_PARTS: usize = 65_536;
+
 /// Most devices in one descriptor.
 pub const MAX_DEVICES: usize = 4096;
 
@@ -31,6 +34,8 @@ pub struct DecodeLimits {
     pub max_nesting: usize,
     /// Most elements of `buffers`, the rejected ones counted. Default [`MAX_BUFFERS`].
     pub max_buffers: usize,
+    /// Most parts of one buffer. Default [`MAX_PARTS`]; a larger number is as good as that.
+    pub max_parts: usize,
     /// Most elements of `devices`. Default [`MAX_DEVICES`].
     pub max_devices: usize,
 }
@@ -41,6 +46,7 @@ impl Default for DecodeLimits {
             max_bytes: MAX_DOCUMENT_BYTES,
             max_nesting: MAX_NESTING,
             max_buffers: MAX_BUFFERS,
+            max_parts: MAX_PARTS,
             max_devices: MAX_DEVICES,
         }
     }

@@ -9,6 +9,7 @@ use crate::{
     access::Access,
     error::{FieldError, FieldProblem},
     ids::{Generation, MemoryKey, NicName, TransportKind},
+    limits::MAX_PARTS,
     location::Location,
     range::AddressRange,
     topology::check_location,
@@ -24,6 +25,15 @@ pub enum Via {
     Rdma {
         /// Key of the buffer at each device.
         keys: BTreeMap<NicName, MemoryKey>,
+    },
+    /// In parts that have keys of their own, because no device registers all of it at a time: `rdma`, `efa`, `cxi`. The first
+    /// part begins where the buffer does, each other one where the one before it ends, the last one ends where the buffer
+    /// does.
+    RdmaParts {
+        /// Length of each part in bytes, never 0.
+        lengths: Vec<u64>,
+        /// Keys at each device, one for each part.
+        keys: BTreeMap<NicName, Vec<MemoryKey>>,
     },
     /// By an exported handle in text form: `nvlink`, `hip` and their kin.
     Handle(String),
@@ -51,7 +61,9 @@ impl Via {
     fn fits(&self, kind: &TransportKind) -> bool {
         match Word::of(kind) {
             Some(Word::Tcp) => matches!(self, Self::Tcp),
-            Some(Word::Rdma | Word::Efa | Word::Cxi) => matches!(self, Self::Rdma { .. }),
+            Some(Word::Rdma | Word::Efa | Word::Cxi) => {
+                matches!(self, Self::Rdma { .. } | Self::RdmaParts { .. })
+            }
             Some(Word::Barex) => matches!(self, Self::Rdma { .. } | Self::Other(_)),
             Some(Word::Cxl) => matches!(self, Self::Cxl { .. }),
             Some(Word::Nccl) => matches!(self, Self::Nccl { .. }),
@@ -61,10 +73,11 @@ impl Via {
         }
     }
 
-    fn check(&self, kind: &TransportKind) -> Result<(), FieldProblem> {
+    fn check(&self, kind: &TransportKind, range: &AddressRange) -> Result<(), FieldProblem> {
         match self {
             _ if !self.fits(kind) => Err(FieldProblem::TransportMismatch { transport: kind.to_string() }),
             Self::Rdma { keys } if keys.is_empty() => Err(FieldProblem::Empty),
+            Self::RdmaParts { lengths, keys } => check_parts(lengths, keys, range),
             Self::Handle(handle) if handle.is_empty() => Err(FieldProblem::Empty),
             Self::Ub { segments } if segments.is_empty() => Err(FieldProblem::Empty),
             // Null counts as absent in every record.
@@ -72,6 +85,54 @@ impl Via {
             Self::Other(other) => value::check_depth(other),
             _ => Ok(()),
         }
+    }
+
+    /// The same in the form that decoding gives: a buffer in one part is one that is whole.
+    fn canonical(self) -> Self {
+        match self {
+            Self::RdmaParts { lengths, keys } if lengths.len() == 1 => Self::Rdma {
+                keys: keys.into_iter().filter_map(|(nic, keys)| Some((nic, *keys.first()?))).collect(),
+            },
+            other => other,
+        }
+    }
+
+    /// The member of a buffer's entry that says it.
+    pub(super) fn member(&self) -> &'static str {
+        if matches!(self, Self::RdmaParts { .. }) { "parts" } else { "via" }
+    }
+
+    /// The devices at which it has keys.
+    pub(super) fn devices(&self) -> Vec<&NicName> {
+        match self {
+            Self::Rdma { keys } => keys.keys().collect(),
+            Self::RdmaParts { keys, .. } => keys.keys().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Whether parts make up the range, and have a key at each device.
+fn check_parts(
+    lengths: &[u64],
+    keys: &BTreeMap<NicName, Vec<MemoryKey>>,
+    range: &AddressRange,
+) -> Result<(), FieldProblem> {
+    if lengths.len() > MAX_PARTS {
+        return Err(FieldProblem::TooLong { len: lengths.len(), limit: MAX_PARTS });
+    }
+    if keys.is_empty() || lengths.contains(&0) {
+        return Err(FieldProblem::Empty);
+    }
+    let found = lengths.iter().fold(0_u64, |sum, length| sum.saturating_add(*length));
+    if found != range.len() {
+        return Err(FieldProblem::PartsMismatch { found, length: range.len() });
+    }
+    match keys.values().find(|keys| keys.len() != lengths.len()) {
+        Some(keys) => {
+            Err(FieldProblem::CountMismatch { expected: lengths.len(), found: keys.len(), of: "lengths" })
+        }
+        None => Ok(()),
     }
 }
 
@@ -91,7 +152,7 @@ impl BufferDescriptor {
     /// A buffer. `generation` is `None` for buffers of reference engines, which have none.
     ///
     /// Fails, naming the member, if the location is empty or too long, if an entry does not have the form of its
-    /// transport, and if a local-only buffer has any entry.
+    /// transport or has parts that do not make up the range, and if a local-only buffer has any entry.
     pub fn new(
         range: AddressRange,
         location: Location,
@@ -102,12 +163,13 @@ impl BufferDescriptor {
         check_location(&location.to_string())
             .map_err(|problem| FieldError { field: "location".into(), problem })?;
         for (kind, entry) in &via {
-            let wrong = |problem| FieldError { field: format!("via.{kind}"), problem };
+            let wrong = |problem| FieldError { field: format!("{}.{kind}", entry.member()), problem };
             if !access.is_remote() {
                 return Err(wrong(FieldProblem::LocalOnly));
             }
-            entry.check(kind).map_err(wrong)?;
+            entry.check(kind, &range).map_err(wrong)?;
         }
+        let via = via.into_iter().map(|(kind, entry)| (kind, entry.canonical())).collect();
         Ok(Self { range, location: location.canonical(), access, generation, via })
     }
 
@@ -141,11 +203,30 @@ impl BufferDescriptor {
         self.via.get(kind)
     }
 
-    /// Its key at a device, for transport `kind`.
-    pub fn key(&self, kind: &TransportKind, device: &NicName) -> Option<MemoryKey> {
-        match self.via.get(kind)? {
-            Via::Rdma { keys } => keys.get(device).copied(),
-            _ => None,
+    /// The ranges that have keys of their own for transport `kind`, in order; none if it is not reached by keys.
+    pub fn keyed(&self, kind: &TransportKind) -> Vec<AddressRange> {
+        match self.via.get(kind) {
+            Some(Via::Rdma { .. }) => vec![self.range],
+            Some(Via::RdmaParts { lengths, .. }) => {
+                let mut offset = 0_u64;
+                let part = |length: &u64| {
+                    let part = self.range.slice(offset, *length).ok();
+                    offset = offset.saturating_add(*length);
+                    part
+                };
+                // They make up the range, so that none is left out.
+                lengths.iter().filter_map(part).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Its keys at a device for transport `kind`, one for each range of [`keyed`](Self::keyed); none if it has none there.
+    pub fn keys(&self, kind: &TransportKind, device: &NicName) -> &[MemoryKey] {
+        match self.via.get(kind) {
+            Some(Via::Rdma { keys }) => keys.get(device).map_or(&[], std::slice::from_ref),
+            Some(Via::RdmaParts { keys, .. }) => keys.get(device).map_or(&[], Vec::as_slice),
+            _ => &[],
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Encoding a descriptor as one record with two readings.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::borrow::Cow;
 
-use super::{BufferDescriptor, SegmentDescriptor, TcpFraming, Via, extension};
+use super::{BufferDescriptor, Device, SegmentDescriptor, TcpFraming, extension};
 use crate::{
     error::{DescriptorError, FieldProblem},
-    ids::{MemoryKey, NicName, TransportKind},
+    ids::{MemoryKey, TransportKind},
     json::Node,
     limits::MAX_DOCUMENT_BYTES,
+    range::AddressRange,
     wire::Word,
 };
 
@@ -37,8 +38,9 @@ impl SegmentDescriptor {
     /// Encodes: compact, members sorted, strict ASCII, without the newline that some carriers add.
     ///
     /// The members for reference engines are complete in both readings: only `protocol` and the choice of `buffers`
-    /// depend on the compat transport. Each range has one entry, named by its location. Left out of it, and found by te
-    /// engines in the extension, are buffers that the compat transport cannot reach. Local-only buffers appear nowhere.
+    /// depend on the compat transport. Each range has one entry, named by its location, and where the compat transport
+    /// reaches it by the keys of its parts, one for each part. Left out of it, and found by te engines in the extension, are
+    /// buffers that the compat transport cannot reach. Local-only buffers appear nowhere.
     ///
     /// Fails for a file segment, which has no such record, and for a record larger than [`MAX_DOCUMENT_BYTES`], which no
     /// reader would take (with the extension, that is some 750,000 buffers reached by TCP alone).
@@ -51,7 +53,7 @@ impl SegmentDescriptor {
         if !parts.files.is_empty() {
             return Err(FieldProblem::NotCarried { form: word.as_str() }.at("files"));
         }
-        let buffers = self.remote_buffers().filter_map(|buffer| self.compat_node(buffer, options.compat));
+        let buffers = self.remote_buffers().flat_map(|buffer| self.compat_nodes(buffer, options.compat));
         let framing = parts.tcp.as_ref().map_or(TcpFraming::V1, |tcp| tcp.framing);
         let mut members: Vec<(Cow<'_, str>, Node<'_>)> = vec![
             ("name".into(), Node::text(parts.name.as_str())),
@@ -91,37 +93,50 @@ impl SegmentDescriptor {
         !devices.is_empty() && devices.iter().all(|device| device.gid().is_some())
     }
 
-    /// The buffer's entry for reference engines, if the compat transport reaches it.
-    fn compat_node<'a>(&'a self, buffer: &'a BufferDescriptor, compat: CompatProtocol) -> Option<Node<'a>> {
-        let keys = self.ordered_keys(buffer);
+    /// The buffer's entries for reference engines, if the compat transport reaches it.
+    fn compat_nodes<'a>(&'a self, buffer: &'a BufferDescriptor, compat: CompatProtocol) -> Vec<Node<'a>> {
+        let keyed = self.ordered_keys(buffer);
         let by_tcp = self.tcp().is_some() && buffer.via_transport(&TransportKind::TCP).is_some();
-        let reached = match compat {
-            CompatProtocol::Tcp => by_tcp,
-            CompatProtocol::Rdma => keys.is_some(),
-        };
-        if !reached {
-            return None;
+        match compat {
+            CompatProtocol::Rdma => {
+                keyed.into_iter().map(|(range, keys)| compat_node(buffer, range, Some(&keys))).collect()
+            }
+            CompatProtocol::Tcp if !by_tcp => Vec::new(),
+            // By TCP a request may cross parts: one entry, and no keys, since none is for all of it.
+            CompatProtocol::Tcp => {
+                let whole = keyed.first().filter(|(range, _)| *range == buffer.range());
+                vec![compat_node(buffer, buffer.range(), whole.map(|(_, keys)| keys.as_slice()))]
+            }
         }
-        let mut members: Vec<(Cow<'_, str>, Node<'_>)> = vec![
-            ("addr".into(), Node::Unsigned(buffer.range().start())),
-            ("length".into(), Node::Unsigned(buffer.range().len())),
-            ("name".into(), Node::text(buffer.location().to_string())),
-        ];
-        if let Some(keys) = keys {
-            // Local keys are nobody else's business; only their number is looked at.
-            members.push(("lkey".into(), Node::Array(keys.iter().map(|_| Node::Unsigned(0)).collect())));
-            members.push(("rkey".into(), Node::numbers(&keys)));
-        }
-        Some(Node::Object(members))
     }
 
-    /// The buffer's keys in the order of the devices; `None` unless there is one for each, as reference readers demand.
-    fn ordered_keys(&self, buffer: &BufferDescriptor) -> Option<Vec<u64>> {
+    /// The ranges of a buffer that have keys, with these in the order of the devices; none unless there is one for each, as
+    /// reference readers demand.
+    fn ordered_keys(&self, buffer: &BufferDescriptor) -> Vec<(AddressRange, Vec<u64>)> {
         if !self.has_rdma_reading() {
-            return None;
+            return Vec::new();
         }
-        let Some(Via::Rdma { keys }) = buffer.via_transport(&TransportKind::RDMA) else { return None };
-        let key_at = |name: &NicName, keys: &BTreeMap<NicName, MemoryKey>| keys.get(name).copied();
-        self.devices().iter().map(|device| key_at(device.name(), keys).map(MemoryKey::value)).collect()
+        let names = self.devices().iter().map(Device::name);
+        let by_device: Vec<_> = names.map(|nic| buffer.keys(&TransportKind::RDMA, nic)).collect();
+        let keyed = |(part, range)| {
+            let keys = by_device.iter().map(|keys| keys.get(part).copied().map(MemoryKey::value));
+            Some((range, keys.collect::<Option<_>>()?))
+        };
+        buffer.keyed(&TransportKind::RDMA).into_iter().enumerate().filter_map(keyed).collect()
     }
+}
+
+/// An entry for reference engines.
+fn compat_node<'a>(buffer: &BufferDescriptor, range: AddressRange, keys: Option<&[u64]>) -> Node<'a> {
+    let mut members: Vec<(Cow<'_, str>, Node<'_>)> = vec![
+        ("addr".into(), Node::Unsigned(range.start())),
+        ("length".into(), Node::Unsigned(range.len())),
+        ("name".into(), Node::text(buffer.location().to_string())),
+    ];
+    if let Some(keys) = keys {
+        // Local keys are nobody else's business; only their number is looked at.
+        members.push(("lkey".into(), Node::Array(keys.iter().map(|_| Node::Unsigned(0)).collect())));
+        members.push(("rkey".into(), Node::numbers(keys)));
+    }
+    Node::Object(members)
 }

@@ -27,8 +27,10 @@ use crate::{
 /// Name of the member.
 pub(super) const MEMBER: &str = "te";
 
-/// Version that is written: the newest set of members this crate knows.
+/// Version that is written: the oldest set of members that has all that are used. What every record needs is in the first.
 const VERSION: u64 = 1;
+/// The version since which a buffer may be in parts.
+const VERSION_OF_PARTS: u64 = 2;
 
 /// Decodes a record by its extension.
 pub(super) fn read(
@@ -156,7 +158,7 @@ fn read_buffers(
     let mut ranges = DisjointRanges::default();
     for (i, raw) in json::elements(raw, path, options.limits.max_buffers)?.into_iter().enumerate() {
         let at = path.index(i);
-        let checked = read_buffer(raw, &at).and_then(|buffer| {
+        let checked = read_buffer(raw, &at, options).and_then(|buffer| {
             parts.check_buffer(&buffer).map_err(|error| inside(error, at))?;
             ranges.insert(buffer.range()).map_err(|problem| at.error(problem))?;
             Ok(buffer)
@@ -169,7 +171,11 @@ fn read_buffers(
     Ok(rejected)
 }
 
-fn read_buffer(raw: &RawValue, path: &Path<'_>) -> Result<BufferDescriptor, FieldError> {
+fn read_buffer(
+    raw: &RawValue,
+    path: &Path<'_>,
+    options: &DecodeOptions,
+) -> Result<BufferDescriptor, FieldError> {
     let mut members = Members::read(raw, path)?;
     let addr = json::read_u64(required(&mut members, "addr", path)?, &path.member("addr"))?;
     let len = json::read_u64(required(&mut members, "length", path)?, &path.member("length"))?;
@@ -183,7 +189,16 @@ fn read_buffer(raw: &RawValue, path: &Path<'_>) -> Result<BufferDescriptor, Fiel
     }
     let location = members.take_as("location", path, json::read_text)?;
     let location = location.map_or(Location::Any, |text| Location::parse(&text));
-    let via = members.take_as("via", path, read_vias)?.unwrap_or_default();
+    let mut via = members.take_as("via", path, read_vias)?.unwrap_or_default();
+    let limit = options.limits.max_parts;
+    for (kind, parts) in
+        members.take_as("parts", path, |raw, path| read_parts(raw, path, limit))?.unwrap_or_default()
+    {
+        if via.insert(kind.clone(), parts).is_some() {
+            let problem = FieldProblem::Duplicate { name: kind.to_string() };
+            return Err(path.member("parts").error(problem));
+        }
+    }
     BufferDescriptor::new(range, location, access, generation, via).map_err(|error| inside(error, path))
 }
 
@@ -236,6 +251,41 @@ fn read_via(kind: &TransportKind, raw: &RawValue, path: &Path<'_>) -> Result<Via
     })
 }
 
+/// The parts of a buffer, for each transport that reaches it by their keys. Others are skipped, as a later version may know
+/// them.
+fn read_parts(
+    raw: &RawValue,
+    path: &Path<'_>,
+    limit: usize,
+) -> Result<Vec<(TransportKind, Via)>, FieldError> {
+    let mut all = Vec::new();
+    for (word, raw) in Members::read(raw, path)?.iter() {
+        let at = path.member(word);
+        let kind = read_kind(word, &at)?;
+        let has_parts = matches!(Word::of(&kind), Some(Word::Rdma | Word::Efa | Word::Cxi));
+        if !has_parts || json::kind(raw) == crate::JsonKind::Null {
+            continue;
+        }
+        let mut members = Members::read(raw, &at)?;
+        let lengths = read_numbers(required(&mut members, "lengths", &at)?, &at.member("lengths"), limit)?;
+        let inside = at.member("keys");
+        let mut keys = BTreeMap::new();
+        for (nic, raw) in Members::read(required(&mut members, "keys", &at)?, &inside)?.iter() {
+            let at = inside.member(nic);
+            let name = NicName::new(nic).map_err(|e| at.error(FieldProblem::Name(e)))?;
+            let numbers = read_numbers(raw, &at, limit)?;
+            keys.insert(name, numbers.into_iter().map(MemoryKey::new).collect());
+        }
+        all.push((kind, Via::RdmaParts { lengths, keys }));
+    }
+    Ok(all)
+}
+
+fn read_numbers(raw: &RawValue, path: &Path<'_>, limit: usize) -> Result<Vec<u64>, FieldError> {
+    let read = |(i, raw)| json::read_u64(raw, &path.index(i));
+    json::elements(raw, path, limit)?.into_iter().enumerate().map(read).collect()
+}
+
 fn read_keys(raw: &RawValue, path: &Path<'_>) -> Result<Via, FieldError> {
     let mut members = Members::read(raw, path)?;
     let at = path.member("keys");
@@ -253,9 +303,12 @@ type NamedNodes<'a> = Vec<(Cow<'a, str>, Node<'a>)>;
 /// The extension of a te engine's descriptor; `None` for one without an incarnation.
 pub(super) fn node(parts: &Parts) -> Option<Node<'_>> {
     let Identity::Te { incarnation, control } = &parts.identity else { return None };
-    let buffers = parts.buffers.iter().filter(|buffer| buffer.access().is_remote()).map(buffer_node);
+    let buffers = || parts.buffers.iter().filter(|buffer| buffer.access().is_remote());
+    let has_parts = |buffer: &BufferDescriptor| buffer.via().values().any(|via| via.member() == "parts");
+    let version = if buffers().any(has_parts) { VERSION_OF_PARTS } else { VERSION };
+    let buffers = buffers().map(buffer_node);
     let mut members: NamedNodes<'_> = vec![
-        ("v".into(), Node::Unsigned(VERSION)),
+        ("v".into(), Node::Unsigned(version)),
         ("incarnation".into(), Node::text(incarnation.to_string())),
         ("buffers".into(), Node::Array(buffers.collect())),
     ];
@@ -307,14 +360,22 @@ pub(super) fn device_node(device: &Device) -> Node<'_> {
 }
 
 fn buffer_node(buffer: &BufferDescriptor) -> Node<'_> {
-    let via = buffer.via().iter().map(|(kind, via)| (kind.as_str().into(), via_node(via)));
+    // A reader that does not know parts must not take the keys of one for those of the buffer.
+    let (mut via, mut parts): (NamedNodes<'_>, NamedNodes<'_>) = Default::default();
+    for (kind, entry) in buffer.via() {
+        let member = if entry.member() == "parts" { &mut parts } else { &mut via };
+        member.push((kind.as_str().into(), via_node(entry)));
+    }
     let mut members: NamedNodes<'_> = vec![
         ("addr".into(), Node::Unsigned(buffer.range().start())),
         ("length".into(), Node::Unsigned(buffer.range().len())),
         ("access".into(), Node::text(buffer.access().as_str())),
         ("location".into(), Node::text(buffer.location().to_string())),
-        ("via".into(), Node::Object(via.collect())),
+        ("via".into(), Node::Object(via)),
     ];
+    if !parts.is_empty() {
+        members.push(("parts".into(), Node::Object(parts)));
+    }
     if let Some(generation) = buffer.generation() {
         members.push(("gen".into(), Node::Unsigned(generation.value())));
     }
@@ -328,6 +389,16 @@ fn via_node(via: &Via) -> Node<'_> {
         Via::Rdma { keys } => {
             let keys = keys.iter().map(|(nic, key)| (nic.as_str().into(), Node::Unsigned(key.value())));
             single("keys", Node::Object(keys.collect()))
+        }
+        Via::RdmaParts { lengths, keys } => {
+            let numbers = |keys: &[MemoryKey]| {
+                Node::Array(keys.iter().map(|key| Node::Unsigned(key.value())).collect())
+            };
+            let keys = keys.iter().map(|(nic, keys)| (nic.as_str().into(), numbers(keys)));
+            Node::Object(vec![
+                ("lengths".into(), Node::numbers(lengths)),
+                ("keys".into(), Node::Object(keys.collect())),
+            ])
         }
         Via::Handle(handle) => single("handle", Node::text(handle.as_str())),
         Via::Cxl { offset } => single("offset", Node::Unsigned(*offset)),

@@ -101,17 +101,17 @@ impl Parts {
     /// Checks a buffer against everything but the other buffers. Names the member relative to the buffer.
     fn check_buffer(&self, buffer: &BufferDescriptor) -> Result<(), FieldError> {
         for (kind, via) in buffer.via() {
-            let wrong = |problem| FieldError { field: format!("via.{kind}"), problem };
+            let wrong = |member: &str, problem| FieldError {
+                field: format!("{}.{kind}{member}", via.member()),
+                problem,
+            };
             if !self.offers(kind) {
-                return Err(wrong(FieldProblem::TransportNotOffered { transport: kind.to_string() }));
+                let problem = FieldProblem::TransportNotOffered { transport: kind.to_string() };
+                return Err(wrong("", problem));
             }
-            if let Via::Rdma { keys } = via {
-                let unknown =
-                    keys.keys().find(|nic| !self.devices.iter().any(|device| device.name() == *nic));
-                if let Some(nic) = unknown {
-                    let problem = FieldProblem::UnknownDevice { name: nic.to_string() };
-                    return Err(FieldError { field: format!("via.{kind}.keys"), problem });
-                }
+            let known = |nic: &NicName| self.devices.iter().any(|device| device.name() == nic);
+            if let Some(nic) = via.devices().into_iter().find(|nic| !known(nic)) {
+                return Err(wrong(".keys", FieldProblem::UnknownDevice { name: nic.to_string() }));
             }
         }
         Ok(())

@@ -139,6 +139,7 @@ static SEEDS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let mut seeds: Vec<String> = table("variants.tsv").into_iter().map(|mut row| row.remove(1)).collect();
     seeds.push(vector("descriptor-v1-mixed-rdma.json"));
     seeds.push(vector("descriptor-v1-tcp.json"));
+    seeds.push(vector("descriptor-v2-parts-rdma.json"));
     seeds
 });
 

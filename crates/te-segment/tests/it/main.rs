@@ -5,6 +5,7 @@ mod building;
 mod codec;
 mod hostile;
 mod names;
+mod parts;
 mod places;
 mod ranges;
 mod reference;

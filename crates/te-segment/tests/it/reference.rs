@@ -104,7 +104,7 @@ fn keys_go_by_the_name_of_the_device() {
     let descriptor = variant("rdma");
     let buffer = descriptor.find(range(140_001_000_001_536, 1)).unwrap();
     assert_eq!(buffer.via_transport(&TransportKind::RDMA), Some(&keys(&[("mlx5_1", 82), ("mlx5_0", 81)])));
-    assert_eq!(buffer.key(&TransportKind::RDMA, &nic("mlx5_1")), Some(MemoryKey::new(82)));
+    assert_eq!(buffer.keys(&TransportKind::RDMA, &nic("mlx5_1")), [MemoryKey::new(82)]);
     assert_eq!(descriptor.device(&nic("mlx5_1")).unwrap().lid(), 7);
 }
 
@@ -124,9 +124,9 @@ fn buffer_without_keys_is_local_only() {
 fn keys_above_32_bits_are_exact() {
     for word in [Word::Efa, Word::Cxi] {
         let descriptor = variant(word.as_str());
-        let key = |device: String| descriptor.buffers()[0].key(&word.transport(), &nic(&device));
-        assert_eq!(key(format!("{word}0")), Some(MemoryKey::new((1 << 32) + 1)));
-        assert_eq!(key(format!("{word}1")), Some(MemoryKey::new(u64::MAX)));
+        let keys = |device: String| descriptor.buffers()[0].keys(&word.transport(), &nic(&device));
+        assert_eq!(keys(format!("{word}0")), [MemoryKey::new((1 << 32) + 1)]);
+        assert_eq!(keys(format!("{word}1")), [MemoryKey::new(u64::MAX)]);
     }
 }
 

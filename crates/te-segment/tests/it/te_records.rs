@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use te_segment::{
     Access, AddressRange, BufferDescriptor, CompatProtocol, DescriptorVersion, DeviceKind, FieldProblem,
-    Generation, Identity, Incarnation, Location, SegmentDescriptor, TcpFraming, TcpService, Topology,
-    TransportKind, Via, wire,
+    Generation, Identity, Incarnation, Location, MemoryKey, SegmentDescriptor, TcpFraming, TcpService,
+    Topology, TransportKind, Via, wire,
 };
 
 use crate::support::{buffer, decode, device, keys, name, nic, options, range, rejected, vector, wrong};
@@ -335,10 +335,17 @@ fn any_buffer(index: u64) -> impl Strategy<Value = BufferDescriptor> {
         ],
         0..4,
     );
-    (1_u64..4096, access, location, any::<Option<u64>>(), via).prop_map(
-        move |(len, access, location, generation, via)| {
+    (1_u64..4096, access, location, any::<Option<u64>>(), via, any::<Option<u64>>()).prop_map(
+        move |(len, access, location, generation, via, cut)| {
             let range = AddressRange::new((index + 1) * 4096, len).unwrap();
-            let via = via.into_iter().collect();
+            let mut via: BTreeMap<_, _> = via.into_iter().collect();
+            if let Some(key) = cut {
+                let cut = key % len;
+                let lengths = [cut, len - cut].into_iter().filter(|length| *length > 0).collect::<Vec<_>>();
+                let keys = (0..lengths.len() as u64).map(|part| MemoryKey::new(key ^ part)).collect();
+                let keys = BTreeMap::from([(nic("mlx5_0"), keys)]);
+                via.insert(TransportKind::RDMA, Via::RdmaParts { lengths, keys });
+            }
             BufferDescriptor::new(range, location, access, generation.map(Generation::new), via).unwrap()
         },
     )

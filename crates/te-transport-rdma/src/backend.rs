@@ -10,7 +10,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use te_memory::Region;
 use te_segment::{
-    BufferDescriptor, DescriptorBuilder, Incarnation, Location, SegmentDescriptor, TransportKind, Via,
+    BufferDescriptor, DescriptorBuilder, Incarnation, Location, MAX_PARTS, SegmentDescriptor, TransportKind, Via,
 };
 use te_sys_verbs::Verbs;
 use te_transport::{
@@ -169,19 +169,17 @@ impl Transport for RdmaTransport {
                 "{device}:{index} is device memory, for which no export is known"
             )));
         }
-        if region.access().is_remote() && region.range().len() > self.largest.get() {
-            // A descriptor has one key for a buffer and a NIC.
+        let parts = region.range().len().div_ceil(self.largest.get());
+        if region.access().is_remote() && parts > MAX_PARTS as u64 {
             return Ok(Registration::NotMine(format!(
-                "it has {} bytes, a NIC registers {} at a time, and peers are told one key: offer it in parts",
+                "it has {} bytes, a NIC registers {} at a time, and peers are told the keys of {MAX_PARTS} parts at most: \
+                 offer it in several buffers, or raise max_mr_size",
                 region.range().len(),
                 self.largest
             )));
         }
         match self.shared.common.regions.register(region, &self.shared.nics, self.largest) {
-            Ok(registered) => match registered.chunks.first() {
-                Some(chunk) => Ok(Registration::Registered(offer::via(chunk))),
-                None => Err(transport_error("register", "the region has no parts".to_owned(), false)),
-            },
+            Ok(registered) => Ok(Registration::Registered(offer::via(&registered.chunks))),
             Err(NotRegistered::NotMine(reason)) => Ok(Registration::NotMine(reason)),
             Err(NotRegistered::Failed { cause, retryable }) => {
                 Err(transport_error("register", cause, retryable))
@@ -191,7 +189,7 @@ impl Transport for RdmaTransport {
 
     fn via(&self, region: &Region) -> Option<Via> {
         let registered = self.shared.common.regions.get(region.generation())?;
-        registered.chunks.first().map(offer::via)
+        Some(offer::via(&registered.chunks))
     }
 
     fn unregister(&self, region: &Region) -> Result<(), TransportError> {

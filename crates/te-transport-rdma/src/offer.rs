@@ -44,10 +44,21 @@ pub fn advertise(
     }
 }
 
-/// How peers reach a registered part of a buffer.
+/// How peers reach a buffer that is registered in these parts, at the same NICs each.
 #[must_use]
-pub fn via(chunk: &Chunk) -> Via {
-    Via::Rdma { keys: chunk.keys.iter().map(|(nic, keys)| (nic.clone(), keys.remote)).collect() }
+pub fn via(parts: &[Chunk]) -> Via {
+    match parts {
+        [whole] => {
+            Via::Rdma { keys: whole.keys.iter().map(|(nic, keys)| (nic.clone(), keys.remote)).collect() }
+        }
+        parts => {
+            let mut keys: BTreeMap<_, Vec<_>> = BTreeMap::new();
+            for (nic, of_part) in parts.iter().flat_map(|part| &part.keys) {
+                keys.entry(nic.clone()).or_default().push(of_part.remote);
+            }
+            Via::RdmaParts { lengths: parts.iter().map(|part| part.range.len()).collect(), keys }
+        }
+    }
 }
 
 /// The path of one of the peer's NICs.
@@ -67,13 +78,17 @@ pub fn peer_address(peer: &SegmentDescriptor, nic: &NicName) -> Option<PeerAddre
     Some(PeerAddress { gid: device.gid(), lid: device.lid() })
 }
 
-/// The keys of a buffer at those of the peer's NICs that can be used. A reference engine lists NICs that it could not
-/// open without an address, and with keys that mean nothing.
+/// The keys of a buffer at those of the peer's NICs that can be used, one for each part that has keys of its own
+/// ([`BufferDescriptor::keyed`]). A reference engine lists NICs that it could not open without an address, and with keys that
+/// mean nothing.
 #[must_use]
-pub fn keys(peer: &SegmentDescriptor, buffer: &BufferDescriptor) -> BTreeMap<NicName, MemoryKey> {
-    let Some(Via::Rdma { keys }) = buffer.via_transport(&TransportKind::RDMA) else { return BTreeMap::new() };
-    let usable = |nic: &NicName| peer.device(nic).is_some_and(is_usable);
-    keys.iter().filter(|(nic, _)| usable(nic)).map(|(nic, key)| (nic.clone(), *key)).collect()
+pub fn keys<'a>(
+    peer: &'a SegmentDescriptor,
+    buffer: &'a BufferDescriptor,
+) -> BTreeMap<&'a NicName, &'a [MemoryKey]> {
+    let usable = peer.devices().iter().filter(|device| is_usable(device)).map(Device::name);
+    let keys = usable.map(|nic| (nic, buffer.keys(&TransportKind::RDMA, nic)));
+    keys.filter(|(_, keys)| !keys.is_empty()).collect()
 }
 
 /// Whether the peer can be reached at all, judged from its descriptor.
@@ -133,7 +148,7 @@ mod tests {
         let mut builder =
             SegmentDescriptor::builder(SegmentName::new("10.0.0.8:1").unwrap()).identity(identity);
         if !devices.is_empty() {
-            let via = BTreeMap::from([(TransportKind::RDMA, via(&chunk))]);
+            let via = BTreeMap::from([(TransportKind::RDMA, via(&[chunk]))]);
             let (access, generation) = (Access::REMOTE_READ, Some(Generation::new(1)));
             let buffer = BufferDescriptor::new(range, Location::cpu(0), access, generation, via).unwrap();
             builder = builder.buffer(buffer);
@@ -161,7 +176,7 @@ mod tests {
         assert_eq!(assess(&read), Assessment::Usable("RDMA devices mlx5_0, mlx5_1".into()));
         let buffer = &read.buffers()[0];
         assert!(assess_buffer(&read, buffer).is_usable());
-        assert_eq!(keys(&read, buffer)[&nic("mlx5_1")], MemoryKey::new(102));
+        assert_eq!(keys(&read, buffer)[&nic("mlx5_1")], [MemoryKey::new(102)]);
         assert_eq!(nic_path(&read, &nic("mlx5_1")).unwrap().to_string(), "10.0.0.8:1@mlx5_1");
         assert_eq!(peer_address(&read, &nic("mlx5_0")).unwrap().gid, Some(GID.parse().unwrap()));
         assert_eq!(peer_address(&read, &nic("mlx5_2")), None);
@@ -170,7 +185,7 @@ mod tests {
     #[test]
     fn devices_that_could_not_be_opened_are_not_used() {
         let half = peer(vec![device("mlx5_0", NULL), device("mlx5_1", GID)]);
-        assert_eq!(keys(&half, &half.buffers()[0]).into_keys().collect::<Vec<_>>(), [nic("mlx5_1")]);
+        assert_eq!(keys(&half, &half.buffers()[0]).into_keys().collect::<Vec<_>>(), [&nic("mlx5_1")]);
         let dead = peer(vec![device("mlx5_0", NULL)]);
         assert_eq!(assess(&dead).reason(), "none of the peer's 1 RDMA devices has an address");
         assert_eq!(assess(&peer(vec![])).reason(), "the peer has no RDMA device");

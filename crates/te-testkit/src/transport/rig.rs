@@ -144,10 +144,13 @@ pub(crate) fn redescribe_buffers(
 pub fn over_rail(original: &SegmentDescriptor, nic: &str) -> Result<SegmentDescriptor, Violation> {
     let mut buffers = Vec::new();
     for buffer in original.buffers() {
-        let Some(Via::Rdma { keys }) = buffer.via_transport(&TransportKind::RDMA) else { continue };
-        let mut keys = keys.clone();
-        keys.retain(|name, _| name.as_str() == nic);
-        let via = BTreeMap::from([(TransportKind::RDMA, Via::Rdma { keys })]);
+        let Some(mut via) = buffer.via_transport(&TransportKind::RDMA).cloned() else { continue };
+        match &mut via {
+            Via::Rdma { keys } => keys.retain(|name, _| name.as_str() == nic),
+            Via::RdmaParts { keys, .. } => keys.retain(|name, _| name.as_str() == nic),
+            _ => continue,
+        }
+        let via = BTreeMap::from([(TransportKind::RDMA, via)]);
         let (range, location) = (buffer.range(), buffer.location().clone());
         buffers.push(BufferDescriptor::new(range, location, buffer.access(), buffer.generation(), via)?);
     }

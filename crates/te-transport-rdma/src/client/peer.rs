@@ -230,14 +230,15 @@ impl Peer {
             for piece in cut {
                 let lane = spread.next(piece.local.len());
                 let Some(way) = route.ways.get(lane.rail) else { continue };
-                let key = route.local.key(piece.local_part, &way.link.rail().local);
+                let local_key = route.local.key(piece.local_part, &way.link.rail().local);
+                // On both sides each part has a key at each NIC that has one for the first.
+                let none = te_segment::MemoryKey::new(0);
                 let part = Part {
                     job: job.clone(),
                     slice,
                     piece,
-                    // Each part has a key at each NIC that has one for the first.
-                    local_key: key.unwrap_or(te_segment::MemoryKey::new(0)),
-                    remote_key: way.remote_key,
+                    local_key: local_key.unwrap_or(none),
+                    remote_key: way.remote_key(piece.remote_part).unwrap_or(none),
                     tries: 0,
                     diverted: 0,
                 };
@@ -368,8 +369,9 @@ impl Peer {
         let lanes = usize::from(self.shared.common.config.queue_pairs);
         let lane = self.spread(&route, lanes).next(part.len());
         let way = route.ways.get(lane.rail).ok_or_else(lost)?;
-        let key = route.local.key(part.piece.local_part, &way.link.rail().local).ok_or_else(lost)?;
-        Ok((way.link.clone(), lane.queue_pair, key, way.remote_key))
+        let local_key = route.local.key(part.piece.local_part, &way.link.rail().local).ok_or_else(lost)?;
+        let remote_key = way.remote_key(part.piece.remote_part).ok_or_else(lost)?;
+        Ok((way.link.clone(), lane.queue_pair, local_key, remote_key))
     }
 
     /// Routes have to be found anew.

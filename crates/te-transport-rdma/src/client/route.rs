@@ -1,9 +1,10 @@
 //! The rails between one registration here and one buffer of a peer, kept until something changes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use te_segment::{AddressRange, MemoryKey};
+use te_segment::{AddressRange, BufferDescriptor, MemoryKey, TransportKind};
 use te_transport::{Failure, FailureKind};
 
 use super::peer::Peer;
@@ -18,15 +19,23 @@ const BRIEF: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub(crate) struct Way {
     pub(crate) link: Arc<Link>,
-    pub(crate) remote_key: MemoryKey,
+    /// The peer's keys at the NIC there, one for each part of its buffer.
+    remote_keys: Arc<[MemoryKey]>,
+}
+
+impl Way {
+    /// The peer's key of a part of its buffer.
+    pub(crate) fn remote_key(&self, part: usize) -> Option<MemoryKey> {
+        self.remote_keys.get(part).copied()
+    }
 }
 
 /// Where the pieces of a request may go.
 pub(crate) struct Route {
     pub(crate) ways: Vec<Way>,
     pub(crate) local: Arc<Registered>,
-    /// The peer's buffer.
-    pub(crate) remote: [AddressRange; 1],
+    /// The parts of the peer's buffer that have keys of their own.
+    pub(crate) remote: Vec<AddressRange>,
     epoch: u64,
     until: Option<Instant>,
 }
@@ -52,7 +61,12 @@ pub(crate) fn find(
     let Some(described) = descriptor.buffers().get(buffer) else {
         return Err(Failure::new(FailureKind::BufferGone, "the peer's descriptor has no such buffer"));
     };
-    let (local_keys, remote_keys) = (local.keys(), offer::keys(descriptor, described));
+    // Each part has a key at each NIC that has one for the first.
+    let remote_keys: BTreeMap<_, _> = offer::keys(descriptor, described)
+        .into_iter()
+        .filter_map(|(nic, keys)| Some((nic.clone(), *keys.first()?)))
+        .collect();
+    let local_keys = local.keys();
     if remote_keys.is_empty() {
         let cause = "the buffer has no key at any usable RDMA device of the peer";
         return Err(Failure::new(FailureKind::Unsupported, cause));
@@ -70,9 +84,9 @@ pub(crate) fn find(
         plan(&query, &health, &reach, now).map_err(|error| no_route(&error))?
     };
     let mut barred = Vec::new();
-    let mut ways = usable(peer, &planned.rails, now, &mut barred);
+    let mut ways = usable(peer, described, &planned.rails, now, &mut barred);
     if ways.is_empty() {
-        ways = usable(peer, &planned.spare, now, &mut barred);
+        ways = usable(peer, described, &planned.spare, now, &mut barred);
     }
     let paused = !planned.left_out.is_empty() || !barred.is_empty();
     if ways.is_empty() {
@@ -88,19 +102,21 @@ pub(crate) fn find(
         });
     }
     let until = paused.then(|| now + BRIEF);
-    Ok(Route { ways, local: local.clone(), remote: [described.range()], epoch, until })
+    let remote = described.keyed(&TransportKind::RDMA);
+    Ok(Route { ways, local: local.clone(), remote, epoch, until })
 }
 
 /// Those rails that can be used now; the others, and why not, go to `barred`.
 fn usable(
     peer: &Arc<Peer>,
+    buffer: &BufferDescriptor,
     candidates: &[Candidate],
     now: Instant,
     barred: &mut Vec<(Option<Way>, Barred)>,
 ) -> Vec<Way> {
     let mut ways = Vec::new();
     for candidate in candidates {
-        match way(peer, candidate) {
+        match way(peer, buffer, candidate) {
             Ok(way) => match way.link.may_be_used(now) {
                 Ok(()) => {
                     if way.link.is_sound() {
@@ -119,13 +135,13 @@ fn usable(
     ways
 }
 
-fn way(peer: &Arc<Peer>, candidate: &Candidate) -> Result<Way, String> {
+fn way(peer: &Arc<Peer>, buffer: &BufferDescriptor, candidate: &Candidate) -> Result<Way, String> {
     let Rail { local, remote } = &candidate.rail;
     let nic = peer.shared().nics.iter().find(|nic| nic.name() == local).filter(|nic| nic.is_up());
     let nic = nic.ok_or_else(|| format!("{local} is down"))?;
     let there = offer::nic_path(peer.descriptor(), remote).map_err(|error| error.to_string())?;
     let link = nic.link(&LinkKey { there, life: peer.descriptor().incarnation() }, Some(peer.descriptor()));
-    Ok(Way { link, remote_key: candidate.remote_key })
+    Ok(Way { link, remote_keys: buffer.keys(&TransportKind::RDMA, remote).into() })
 }
 
 fn no_route(error: &NoRoute) -> Failure {

@@ -399,7 +399,7 @@ settings! {
     /// Bytes of a packet at most; what both ports can do counts besides. Default 4096.
     rdma_mtu: Count = Count(4_096), "rdma.mtu", "TE_RDMA_MTU", Span::OneOf(&[256, 512, 1_024, 2_048, 4_096]),
         [Alias::Same("MC_MTU")], feature "rdma";
-    /// The largest registration; devices may permit less. A larger buffer is not offered over RDMA. Default 1TiB, range 1MiB to
+    /// The largest registration; devices may permit less. A larger buffer is registered in parts. Default 1TiB, range 1MiB to
     /// 1048576TiB.
     rdma_max_mr_size: u64 = 1 << 40, "rdma.max_mr_size", "TE_RDMA_MAX_MR_SIZE", Span::Bytes(MIB, 1 << 60),
         [Alias::Same("MC_MAX_MR_SIZE")], feature "rdma";

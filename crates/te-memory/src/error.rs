@@ -142,6 +142,9 @@ pub enum Refusal {
     /// The registration that the peer means has ended. Nothing is at the range, or a later registration.
     #[error("the registration of the range has ended")]
     Gone,
+    /// The memory is a device's, which the CPU does not touch.
+    #[error("the memory is a device's, which the cpu does not touch")]
+    DeviceMemory,
     /// The region has as many holds of this kind as can be counted, 2^30 - 1.
     #[error("the region has too many holds")]
     TooManyHolds,
@@ -195,4 +198,7 @@ pub enum CopyError {
     /// The destination was given for reading only.
     #[error("the destination does not permit writing")]
     PermissionDenied,
+    /// One of them is memory of a device, which the CPU does not touch.
+    #[error("memory of a device is not copied by the cpu")]
+    DeviceMemory,
 }

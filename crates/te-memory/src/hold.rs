@@ -32,7 +32,8 @@ impl HoldKind {
 ///
 /// A hold is counted: dropping it is what lets a withdrawal finish, leaking it keeps the memory for ever and does no
 /// other harm. It gives no exclusive access: others may read and write the same bytes at any time, so bytes are only
-/// reached by copying.
+/// reached by copying. Those of a device are not reached by the CPU at all: a hold of them is for devices, which know them by
+/// their [addresses](Hold::address).
 pub struct Hold {
     region: Region,
     kind: HoldKind,
@@ -97,7 +98,8 @@ impl Hold {
         Ok(Self { region: self.region.clone(), kind: self.kind, range })
     }
 
-    /// Copies bytes at `offset` to `buffer`. If others write them meanwhile, the bytes read are unspecified.
+    /// Copies bytes at `offset` to `buffer`. If others write them meanwhile, the bytes read are unspecified. Refused with
+    /// [`Refusal::DeviceMemory`] if they are not the host's.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Refusal> {
         let src = self.pointer(offset, buffer.len())?;
         // SAFETY: `pointer` has checked that the bytes are inside the hold, so they are mapped while it lives. The
@@ -107,7 +109,8 @@ impl Hold {
         Ok(())
     }
 
-    /// Copies `bytes` to `offset`. Refused with [`Refusal::PermissionDenied`] if the hold is for a remote read.
+    /// Copies `bytes` to `offset`. Refused as [`Hold::read_at`] is, and with [`Refusal::PermissionDenied`] if the hold is for
+    /// a remote read.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), Refusal> {
         self.check_writable()?;
         let dst = self.pointer(offset, bytes.len())?;
@@ -116,25 +119,26 @@ impl Hold {
         Ok(())
     }
 
-    /// Sets every byte. Refused with [`Refusal::PermissionDenied`] if the hold is for a remote read.
+    /// Sets every byte. Refused as [`Hold::write_at`] is.
     pub fn fill(&self, byte: u8) -> Result<(), Refusal> {
         self.check_writable()?;
-        let len = self.native_len()?;
+        let (start, len) = (self.as_ptr().ok_or(Refusal::DeviceMemory)?, self.native_len()?);
         // SAFETY: the bytes are inside the hold, so they are mapped while it lives; racing accesses are of the allowed
         // kinds, by the invariant of `Memory`.
-        unsafe { copy::fill(self.as_ptr(), byte, len) };
+        unsafe { copy::fill(start, byte, len) };
         Ok(())
     }
 
-    /// The address of the first byte, for system calls and devices.
+    /// The address of the first byte, for system calls and devices; none for memory of a device, which the CPU and the kernel
+    /// do not touch.
     ///
     /// The pointer is good for [`Hold::len`] bytes while the hold lives. Others access the bytes at the same time, so
     /// making a reference from it, or reading and writing through it other than by [`copy()`](copy::copy), is undefined
     /// behaviour. Passing it to the kernel (`recv`, `send`, `read`, `process_vm_readv`) is fine.
-    pub fn as_ptr(&self) -> *mut u8 {
+    pub fn as_ptr(&self) -> Option<*mut u8> {
         // The range is inside the region, so the offset is below the length of an existing allocation.
         let offset = self.range.start().saturating_sub(self.region.range().start());
-        self.region.base().at(offset)
+        self.region.device().is_none().then(|| self.region.base().at(offset))
     }
 
     fn native_len(&self) -> Result<usize, Refusal> {
@@ -148,7 +152,7 @@ impl Hold {
             return Err(Refusal::OutsideRange);
         }
         let offset = usize::try_from(offset).map_err(|_| Refusal::OutsideRange)?;
-        Ok(self.as_ptr().wrapping_add(offset))
+        Ok(self.as_ptr().ok_or(Refusal::DeviceMemory)?.wrapping_add(offset))
     }
 
     fn check_writable(&self) -> Result<(), Refusal> {
@@ -194,17 +198,20 @@ pub fn copy_between(dst: &Hold, src: &Hold) -> Result<(), CopyError> {
         return Err(mismatch);
     }
     dst.check_writable().map_err(|_| CopyError::PermissionDenied)?;
+    let (Some(to), Some(from)) = (dst.as_ptr(), src.as_ptr()) else { return Err(CopyError::DeviceMemory) };
     let len = dst.native_len().map_err(|_| mismatch)?;
     // SAFETY: both holds live during the call, so both ranges are mapped; the routine allows overlap; racing accesses are
     // of the allowed kinds, by the invariant of `Memory`.
-    unsafe { copy::copy(dst.as_ptr(), src.as_ptr(), len) };
+    unsafe { copy::copy(to, from, len) };
     Ok(())
 }
 
-/// Whether two holds have the same bytes, and as many. Where others write one of them meanwhile, that is unspecified.
+/// Whether two holds have the same bytes, and as many. Where others write one of them meanwhile, that is unspecified. False for
+/// memory of a device, which is not looked at.
 pub fn same_bytes(left: &Hold, right: &Hold) -> bool {
     let Ok(len) = left.native_len() else { return false };
+    let (Some(ours), Some(theirs)) = (left.as_ptr(), right.as_ptr()) else { return false };
     // SAFETY: both holds live during the call, so both ranges are mapped, and they are of one length; racing accesses are of
     // the allowed kinds, by the invariant of `Memory`.
-    left.len() == right.len() && unsafe { copy::same(left.as_ptr(), right.as_ptr(), len) }
+    left.len() == right.len() && unsafe { copy::same(ours, theirs, len) }
 }

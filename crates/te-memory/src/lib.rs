@@ -44,6 +44,14 @@
 //! * A [`Generation`](te_segment::Generation) is given out once per table.
 //! * After [`Region::block`] returns, nobody gets a new hold, and no wake-up of a waiter for the last hold is lost.
 //!
+//! # Memory of devices
+//!
+//! [`Memory::from_device`] is memory that no CPU touches: [`DeviceMemory`] says on which device it is and, where it can be
+//! exported, who does that ([`Export`]). It is reserved, held, kept and released as any other. [`Hold::as_ptr`] is none for
+//! it, so what copies or makes system calls has nothing to do that with, and copying here refuses it
+//! ([`Refusal::DeviceMemory`]), as does the look-up for peers' requests. Who moves it does so through the device, by
+//! [`Hold::address`].
+//!
 //! # Thread safety
 //!
 //! Every type is `Send` and `Sync`. [`Region::hold`] takes no lock; [`RegionTable::remote`] takes the table's lock for
@@ -62,6 +70,7 @@
 
 pub mod copy;
 mod counting;
+mod device;
 mod error;
 mod fork;
 mod gate;
@@ -76,6 +85,7 @@ mod table;
 mod testing;
 
 pub use counting::CountingAllocator;
+pub use device::{DeviceMemory, DmaBuf, Export};
 pub use error::{CopyError, MemoryError, Refusal, RegisterError, ReleaseError, ReserveRejected, StillHeld};
 pub use fork::ForkMark;
 pub use hold::{Hold, copy_between, same_bytes};

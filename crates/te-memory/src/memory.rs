@@ -15,6 +15,7 @@ use std::{
 use memmap2::MmapMut;
 use te_segment::{AddressRange, RangeError};
 
+use crate::device::DeviceMemory;
 use crate::error::MemoryError;
 use mapping::Mapping;
 pub(crate) use probe::page_size;
@@ -25,6 +26,9 @@ pub use shared::{SharedFile, Sharing};
 /// The value is the only owner of its bytes: nothing in safe code can reach them while it, or a region made from it,
 /// exists. The exception is [`Memory::from_shared`], whose bytes are atomics. Leaking it leaks the memory.
 ///
+/// Memory of a device ([`Memory::from_device`]) is owned and registered like any other, and nothing here reads or writes its
+/// bytes: only devices do, and what copies for the CPU refuses it.
+///
 /// ```
 /// use te_memory::Memory;
 /// let memory = Memory::from_vec(vec![1, 2, 3]);
@@ -32,7 +36,7 @@ pub use shared::{SharedFile, Sharing};
 /// assert_eq!(memory.into_vec().unwrap(), [1, 2, 3]);
 /// ```
 pub struct Memory {
-    /// May be null for memory from a raw pointer only; registration refuses that.
+    /// May be null for memory from a raw pointer and of a device only; registration refuses that. Of a device: a number.
     ptr: *mut u8,
     len: usize,
     owner: ManuallyDrop<Owner>,
@@ -56,10 +60,15 @@ enum Owner {
     Shared(Arc<[AtomicU8]>),
     #[expect(dead_code, reason = "kept only to be dropped")]
     Raw(Box<dyn Send + Sync>),
+    Device {
+        device: DeviceMemory,
+        #[expect(dead_code, reason = "kept only to be dropped")]
+        owner: Box<dyn Send + Sync>,
+    },
 }
 
 // SAFETY: the bytes are owned by this value alone, or are atomics, or are what `from_raw` demands to be usable from any
-// thread. `&Memory` gives numbers and, where exclusive ownership makes it sound, shared slices.
+// thread, or are a device's and not used here. `&Memory` gives numbers and, where exclusive ownership makes it sound, shared slices.
 unsafe impl Send for Memory {}
 // SAFETY: see above.
 unsafe impl Sync for Memory {}
@@ -155,6 +164,33 @@ impl Memory {
         Self::new(ptr, len, Owner::Raw(owner))
     }
 
+    /// `len` bytes of a device's memory, which the CPU does not touch, at `address` of this process's address space as the
+    /// device's vendor defines it, kept by `owner`.
+    ///
+    /// # Safety
+    ///
+    /// Until `owner` is dropped, the addresses must be this process's allocation on that device, and those of nothing else;
+    /// what the device's [exporter](crate::Export) exports for a range of them must be the bytes of that range. During that
+    /// time nothing may rely on the bytes: devices that it is registered with, and peers, read and write them at any moment.
+    pub unsafe fn from_device(
+        address: u64,
+        len: usize,
+        device: DeviceMemory,
+        owner: Box<dyn Send + Sync>,
+    ) -> Self {
+        // What does not fit is no address of this process; it is refused as memory at the null address is.
+        let address = usize::try_from(address).unwrap_or(0);
+        Self::new(std::ptr::without_provenance_mut(address), len, Owner::Device { device, owner })
+    }
+
+    /// Which device it is on; none if it is the host's.
+    pub fn device(&self) -> Option<&DeviceMemory> {
+        match &*self.owner {
+            Owner::Device { device, .. } => Some(device),
+            _ => None,
+        }
+    }
+
     /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -175,8 +211,8 @@ impl Memory {
         AddressRange::new(self.address(), self.len as u64)
     }
 
-    /// The bytes, unless somebody else may write them too (shared and raw memory, and shareable memory that a process with
-    /// the right to write has been given).
+    /// The bytes, unless somebody else may write them too (shared and raw memory, memory of a device, and shareable memory
+    /// that a process with the right to write has been given).
     pub fn bytes(&self) -> Option<&[u8]> {
         if !self.is_exclusive() {
             return None;
@@ -197,7 +233,7 @@ impl Memory {
 
     fn is_exclusive(&self) -> bool {
         match &*self.owner {
-            Owner::Shared(_) | Owner::Raw(_) => false,
+            Owner::Shared(_) | Owner::Raw(_) | Owner::Device { .. } => false,
             Owner::Shareable { file, .. } => !file.is_written_by_others(),
             _ => true,
         }
@@ -294,7 +330,8 @@ impl Drop for Memory {
             | Owner::Shareable { .. }
             | Owner::Mmap(_)
             | Owner::Shared(_)
-            | Owner::Raw(_) => {}
+            | Owner::Raw(_)
+            | Owner::Device { .. } => {}
         }
     }
 }
@@ -334,6 +371,7 @@ impl fmt::Debug for Memory {
             Owner::Mmap(_) => "mmap",
             Owner::Shared(_) => "shared",
             Owner::Raw(_) => "raw",
+            Owner::Device { .. } => "device",
         };
         // Never the bytes: they may be large, and secret.
         f.debug_struct("Memory")

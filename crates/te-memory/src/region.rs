@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use te_segment::{Access, AddressRange, Generation, Location};
 
 use crate::{
+    device::DeviceMemory,
     error::{Refusal, ReleaseError, StillHeld},
     gate::{Gate, NotReleasable, Phase},
     hold::{Hold, HoldKind},
@@ -50,6 +51,7 @@ pub(crate) struct RegionShared {
     base: Base,
     access: Access,
     location: Location,
+    device: Option<DeviceMemory>,
     generation: Generation,
     pub(crate) gate: Gate,
     /// Taken exactly once, by whoever releases the gate.
@@ -83,6 +85,7 @@ impl Region {
             base: memory.base(),
             access,
             location,
+            device: memory.device().cloned(),
             generation,
             gate: Gate::new(),
             memory: Mutex::new(Some(memory)),
@@ -109,9 +112,14 @@ impl Region {
         self.shared.access
     }
 
-    /// Where its memory lies, as stated at registration.
+    /// Where its memory lies, as stated at registration; memory of a device lies on its device.
     pub fn location(&self) -> &Location {
         &self.shared.location
+    }
+
+    /// The device whose memory it is; none for memory of the host, which alone the CPU may touch.
+    pub fn device(&self) -> Option<&DeviceMemory> {
+        self.shared.device.as_ref()
     }
 
     /// Its number, unique in the life of the table: a range that is registered again gets a new one.
@@ -144,7 +152,8 @@ impl Region {
 
     /// Copies bytes at `offset` to `buffer`. If others write them meanwhile, the bytes read are unspecified.
     ///
-    /// Refused as [`Region::hold`] is, except that an empty buffer inside the range is fine.
+    /// Refused as [`Region::hold`] is, except that an empty buffer inside the range is fine, and with
+    /// [`Refusal::DeviceMemory`] for memory that is not the host's.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), Refusal> {
         self.whole()?.read_at(offset, buffer)
     }
@@ -154,7 +163,7 @@ impl Region {
         self.whole()?.write_at(offset, bytes)
     }
 
-    /// Sets every byte. Refused once the region is blocked.
+    /// Sets every byte. Refused once the region is blocked, and as [`Region::read_at`] is for memory of a device.
     pub fn fill(&self, byte: u8) -> Result<(), Refusal> {
         self.whole()?.fill(byte)
     }

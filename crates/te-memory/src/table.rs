@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use te_segment::{Access, AddressRange, Generation, Location, RangeError};
 
 use crate::{
+    device::DeviceMemory,
     error::{Refusal, RegisterError, ReleaseError, ReserveRejected},
     hold::{Hold, HoldKind},
     memory::Memory,
@@ -102,6 +103,8 @@ impl RegionTable {
 
     /// Takes the range of `memory` for a registration with this access and location.
     ///
+    /// Memory of a device lies on its device, whatever location is stated.
+    ///
     /// The region can be used by this process at once and is served to peers after [`Reservation::commit`]. Of
     /// concurrent calls with overlapping ranges exactly one succeeds; the others get [`RegisterError::Overlaps`], with
     /// their memory.
@@ -130,6 +133,7 @@ impl RegionTable {
         if !memory.is_mapped() {
             return Err((RegisterError::Unmapped { range }, memory));
         }
+        let location = memory.device().map_or(location, DeviceMemory::location);
         let limit = self.shared.limit;
         let mut ranges = self.shared.ranges.write();
         if let Some(existing) = ranges.overlapping(&range) {
@@ -149,7 +153,7 @@ impl RegionTable {
     /// Holds `len` bytes at `addr` on behalf of a peer, if they lie inside one region that is served and permits `op`.
     ///
     /// This and [`remote_of`](Self::remote_of) are the only ways from an address of a peer to memory. Any values are fine;
-    /// nothing wraps.
+    /// nothing wraps. Memory of a device is refused with [`Refusal::DeviceMemory`]: devices serve it, and check its keys.
     pub fn remote(&self, addr: u64, len: u64, op: RemoteOp) -> Result<Hold, Refusal> {
         self.enter(addr, len, op, None)
     }
@@ -191,6 +195,9 @@ impl RegionTable {
         };
         if !op.permitted_by(region.access()) {
             return Err(Refusal::PermissionDenied);
+        }
+        if region.device().is_some() {
+            return Err(Refusal::DeviceMemory);
         }
         Hold::enter_range(region, op.hold_kind(), range)
     }

@@ -10,7 +10,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use te_memory::Region;
 use te_segment::{
-    BufferDescriptor, DescriptorBuilder, Incarnation, Location, MAX_PARTS, SegmentDescriptor, TransportKind, Via,
+    BufferDescriptor, DescriptorBuilder, Incarnation, MAX_PARTS, SegmentDescriptor, TransportKind, Via,
 };
 use te_sys_verbs::Verbs;
 use te_transport::{
@@ -98,7 +98,7 @@ impl Rdma {
             reach: Mutex::new(Reach::default()),
         });
         let running = Arc::new(RdmaTransport {
-            capabilities: offer::capabilities(false),
+            capabilities: offer::capabilities(),
             largest: NonZeroU64::new(largest).unwrap_or(NonZeroU64::MIN),
             shared,
         });
@@ -163,12 +163,6 @@ impl Transport for RdmaTransport {
     }
 
     fn register(&self, region: &Region) -> Result<Registration, TransportError> {
-        if let Location::Device { kind, index } = region.location() {
-            let device = kind.as_str();
-            return Ok(Registration::NotMine(format!(
-                "{device}:{index} is device memory, for which no export is known"
-            )));
-        }
         let parts = region.range().len().div_ceil(self.largest.get());
         if region.access().is_remote() && parts > MAX_PARTS as u64 {
             return Ok(Registration::NotMine(format!(

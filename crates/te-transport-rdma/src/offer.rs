@@ -12,14 +12,15 @@ use crate::negotiate::{PeerAddress, Scope};
 use crate::registration::Chunk;
 use crate::wire::{NicPath, NicPathError};
 
-/// What RDMA can do. `device_memory`: whether some NIC registers memory of devices.
+/// What RDMA can do.
 #[must_use]
-pub fn capabilities(device_memory: bool) -> Capabilities {
+pub fn capabilities() -> Capabilities {
     Capabilities {
         read: true,
         write: true,
         host_memory: true,
-        device_memory,
+        // Where NICs reach it; each registration finds that out.
+        device_memory: true,
         max_slice: u64::MAX,
         reach: Reach::Network,
         // As each path says: a rail that could not be cut may still apply what is on it, and the peer acknowledges no fence.

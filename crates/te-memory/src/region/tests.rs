@@ -160,7 +160,7 @@ fn forgotten_hold_leaks_memory_and_nothing_else() {
     let (memory, freed) = watched(64);
     let region = served(&table, memory);
     let hold = region.hold(0, 64).unwrap();
-    let address = hold.as_ptr();
+    let address = hold.as_ptr().unwrap();
     mem::forget(hold);
     region.block();
     assert_eq!(region.release().unwrap_err(), ReleaseError::StillHeld { local: 1, remote: 0 });

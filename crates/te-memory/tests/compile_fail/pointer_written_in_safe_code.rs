@@ -1,8 +1,9 @@
 use te_memory::{Hold, copy};
 
 fn write(hold: &Hold, bytes: &[u8]) {
-    *hold.as_ptr() = bytes[0];
-    copy::copy(hold.as_ptr(), bytes.as_ptr(), bytes.len());
+    let Some(pointer) = hold.as_ptr() else { return };
+    *pointer = bytes[0];
+    copy::copy(pointer, bytes.as_ptr(), bytes.len());
 }
 
 fn main() {

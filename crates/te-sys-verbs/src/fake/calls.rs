@@ -5,10 +5,11 @@
 //! library's types is the beginning of one of `objects`, or a structure boxed here.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::sync::Arc;
 
+use super::backing::Mapping;
 use super::devices::{free_device_list, get_device_list, get_device_name};
 use super::objects::{FakeContext, FakeDevice, hear, pipe};
 use super::queues::*;
@@ -353,14 +354,15 @@ unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     number(result)
 }
 
-/// Registers `len` bytes at `address`, which requests address from `iova` on.
+/// Registers `len` bytes that requests address from `iova` on. `find` says where they are in this process: an address, and what
+/// keeps it if it is not the process's own.
 unsafe fn register(
     call: Call,
     pd: *mut ibv_pd,
-    address: *mut c_void,
     len: usize,
     iova: u64,
     access: u32,
+    find: impl FnOnce(&State) -> Result<(usize, Option<Mapping>), i32>,
 ) -> *mut ibv_mr {
     // SAFETY: see the top of the file.
     let &ibv_pd { context, handle: domain, .. } = unsafe { &*pd };
@@ -377,12 +379,24 @@ unsafe fn register(
             Some((keys, errno)) if owned >= keys => return Err(errno),
             _ => {}
         }
+        let (address, mapping) = find(state)?;
         let lkey = state.number() << 1;
-        let shift = (address.expose_provenance() as u64).wrapping_sub(iova);
-        state.regions.insert(lkey, Region { nic, domain, start: iova, len: len as u64, access, shift });
-        let raw = ibv_mr { context, pd, addr: address, length: len, handle: lkey, lkey, rkey: lkey | 1 };
+        let shift = (address as u64).wrapping_sub(iova);
+        let region = Region { nic, domain, start: iova, len: len as u64, access, shift, _mapping: mapping };
+        state.regions.insert(lkey, region);
+        let addr = ptr::without_provenance_mut(address);
+        let raw = ibv_mr { context, pd, addr, length: len, handle: lkey, lkey, rkey: lkey | 1 };
         Ok((lkey, Box::into_raw(Box::new(raw))))
     }))
+}
+
+/// Where memory is that is registered by its address.
+fn at(address: *mut c_void, len: usize) -> impl FnOnce(&State) -> Result<(usize, Option<Mapping>), i32> {
+    let address = address.expose_provenance();
+    move |state| {
+        let behind = state.behind(address as u64, len)?;
+        Ok((behind.as_ref().map_or(address, |mapping| mapping.start), behind))
+    }
 }
 
 unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, address: *mut c_void, len: usize, access: c_int) -> *mut ibv_mr {
@@ -391,7 +405,7 @@ unsafe extern "C" fn reg_mr(pd: *mut ibv_pd, address: *mut c_void, len: usize, a
         return null(libc::EINVAL);
     }
     // SAFETY: the same contract.
-    unsafe { register(Call::RegMr, pd, address, len, address.addr() as u64, access) }
+    unsafe { register(Call::RegMr, pd, len, address.addr() as u64, access, at(address, len)) }
 }
 
 unsafe extern "C" fn reg_mr_iova2(
@@ -402,23 +416,28 @@ unsafe extern "C" fn reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: the same contract.
-    unsafe { register(Call::RegMr, pd, address, len, iova, access & !IBV_ACCESS_OPTIONAL_RANGE) }
+    unsafe { register(Call::RegMr, pd, len, iova, access & !IBV_ACCESS_OPTIONAL_RANGE, at(address, len)) }
 }
 
-/// There is no memory behind a descriptor here.
+/// What is behind a descriptor is mapped.
 unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
-    _offset: u64,
-    _len: usize,
-    _iova: u64,
-    _fd: c_int,
-    _access: c_int,
+    offset: u64,
+    len: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: see the top of the file.
-    let context = unsafe { (*pd).context };
-    // SAFETY: see the top of the file.
-    let (core, nic, _) = unsafe { place(context) };
-    pointer(settle(&mut core.lock(), Call::RegDmabufMr, nic, 0, |_| Err(libc::EOPNOTSUPP)))
+    if fd < 0 {
+        return null(libc::EBADF);
+    }
+    let find = |_: &State| {
+        // SAFETY: the owning layer has it open during the call.
+        let mapping = Mapping::new(unsafe { BorrowedFd::borrow_raw(fd) }, offset, len)?;
+        Ok((mapping.start, Some(mapping)))
+    };
+    // SAFETY: the same contract.
+    unsafe { register(Call::RegDmabufMr, pd, len, iova, access.cast_unsigned(), find) }
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {

@@ -19,6 +19,7 @@
 //! assert_eq!(verbs.open("fake1").unwrap_err().what, Lacking::Permission("fake1".into()));
 //! ```
 
+mod backing;
 mod calls;
 mod devices;
 mod engine;
@@ -29,6 +30,7 @@ mod state;
 
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, MutexGuard};
 
 use crate::completion::Status;
@@ -36,6 +38,7 @@ use crate::error::Call;
 use crate::event::EventKind;
 use crate::port::{Gid, LinkLayer, Mtu};
 use crate::verbs::Verbs;
+use backing::DeviceMemory;
 use state::{Core, State};
 
 /// A NIC of a fabric, with one port.
@@ -212,6 +215,13 @@ impl Fabric {
         if let Some(nic) = state.nic(nic) {
             state.nics[nic].keys = Some((keys, errno));
         }
+    }
+
+    /// Places memory of a device, whose bytes are those of a file, at addresses that nothing of this process has. NICs register
+    /// it by these if `by_address`, as where a peer-memory driver is loaded, and are refused with EFAULT otherwise. A
+    /// descriptor of the file is a dma-buf of it.
+    pub fn place_device(&self, start: u64, len: u64, file: OwnedFd, by_address: bool) {
+        self.state().devices.push(DeviceMemory { start, len, file, by_address });
     }
 
     /// Keeps requests under way: what is posted from now on waits for [`Self::release`], or is flushed when its queue pair

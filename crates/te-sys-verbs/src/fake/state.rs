@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::backing::{DeviceMemory, Mapping};
 use super::objects::tell;
 use super::{Fault, Live, Nic, Record};
 use crate::error::Call;
@@ -72,6 +73,7 @@ pub(super) struct State {
     pub(super) domains: BTreeMap<u32, u32>,
     /// By local key, which is even; the remote key is the odd one after it.
     pub(super) regions: BTreeMap<u32, Region>,
+    pub(super) devices: Vec<DeviceMemory>,
     pub(super) channels: BTreeMap<u32, ChannelState>,
     pub(super) queues: BTreeMap<u32, Queue>,
     pub(super) pairs: BTreeMap<u32, Pair>,
@@ -132,6 +134,8 @@ pub(super) struct Region {
     pub(super) access: u32,
     /// What to add to an address in the region for one in this process.
     pub(super) shift: u64,
+    /// What is behind it, if it is not memory of this process.
+    pub(super) _mapping: Option<Mapping>,
 }
 
 pub(super) struct ChannelState {

@@ -21,6 +21,7 @@ mod pairs;
 mod poll;
 mod rebuild;
 mod regions;
+mod registering;
 mod setup;
 mod signals;
 mod verdict;

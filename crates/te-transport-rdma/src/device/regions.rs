@@ -1,22 +1,17 @@
 //! Memory that the NICs may touch.
-#![allow(unsafe_code, reason = "registering says that memory stays where it is")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::thread;
 
 use parking_lot::{Mutex, RwLock};
 use te_memory::{Region, RegionState};
 use te_segment::{AddressRange, Generation, Location, MemoryKey, NicName};
-use te_sys_verbs::{Access, MemoryRegion, VerbsError};
+use te_sys_verbs::MemoryRegion;
 
 use super::nic::Nic;
-use crate::registration::{Chunk, Errno, Keys, Memory, Outcome, Place, Registration, Task, Unwind, Went};
-
-/// From this size on, NICs register a region at the same time: pinning takes longer than starting a thread.
-const PARALLEL: u64 = 16 << 20;
+use super::registering::Registering;
+use crate::registration::{Chunk, Errno, Outcome, Place, Unwind};
 
 /// A region at every NIC that is in use. A NIC whose device has failed keeps the keys that it had until it is back: it is not
 /// used meanwhile, and peers find out as with any NIC that is down.
@@ -92,22 +87,8 @@ impl Registry {
             return Ok(known);
         }
         // A device that is gone takes nothing, and must not keep the others from it. It gets what it lacks when it is back.
-        let working = nics.iter().filter(|nic| !nic.is_broken());
-        let names = working.map(|nic| nic.name().clone()).collect();
-        let mut registration = Registration::new(region.range(), names, max, Memory::Host);
-        let mut made = HashMap::new();
-        loop {
-            let tasks = registration.tasks();
-            if tasks.is_empty() {
-                break;
-            }
-            for (task, outcome, place) in run(tasks, region, nics, &mut made) {
-                if let Some((place, region)) = place {
-                    made.insert(place, region);
-                }
-                registration.done(task, outcome);
-            }
-        }
+        let working = nics.iter().filter(|nic| !nic.is_broken()).cloned().collect();
+        let Registering { registration, made, .. } = Registering::run(region, working, max);
         let unwind = registration.unwind();
         match registration.outcome() {
             Some(Outcome::Registered(chunks)) => {
@@ -154,28 +135,29 @@ impl Registry {
     }
 
     /// Registers a region at a NIC that is back, all of its parts or none.
-    pub(crate) fn restore(&self, of: Generation, nic: &Nic) -> Restored {
+    pub(crate) fn restore(&self, of: Generation, nic: &Arc<Nic>) -> Restored {
         let Some(mut all) = self.made.try_lock() else { return Restored::Busy };
         let (Some(made), Some(known)) = (all.get_mut(&of), self.get(of)) else { return Restored::Done };
         if !made.lacks(nic.name()) {
             return Restored::Done;
         }
-        let (mut chunks, mut regions) = (known.chunks.clone(), Vec::new());
-        for (at, chunk) in chunks.iter_mut().enumerate() {
-            match register(nic, &made.region, chunk.range) {
-                Ok(region) => {
-                    chunk.keys.insert(nic.name().clone(), keys(&region));
-                    regions.push((Place { nic: nic.name().clone(), chunk: at }, region));
-                }
-                Err(errno) => {
-                    // A device that refuses keeps the memory until it is closed.
-                    regions.into_iter().for_each(|(_, region)| drop(region.deregister()));
-                    if made.is_withdrawn() {
-                        return Restored::Done;
-                    }
-                    return Restored::Failed(format!("{} cannot be registered: {errno}", chunk.range));
-                }
-            }
+        // Cut as the others have it.
+        let Some(part) = known.chunks.first().and_then(|first| NonZeroU64::new(first.range.len())) else {
+            return Restored::Done;
+        };
+        let Registering { registration, made: regions, .. } =
+            Registering::run(&made.region, vec![nic.clone()], part);
+        let fresh = match registration.outcome() {
+            Some(Outcome::Registered(fresh)) => fresh,
+            // A device that refuses keeps the memory until it is closed.
+            _ if made.is_withdrawn() => return Restored::Done,
+            Some(Outcome::Failed { cause, .. }) => return Restored::Failed(cause),
+            Some(Outcome::Stage(reasons)) => return Restored::Failed(reasons.join("; ")),
+            None => return Restored::Failed("registering did not end".to_owned()),
+        };
+        let mut chunks = known.chunks.clone();
+        for (chunk, fresh) in chunks.iter_mut().zip(fresh) {
+            chunk.keys.extend(fresh.keys);
         }
         for (place, region) in regions {
             made.unwind.push(place.clone());
@@ -251,87 +233,4 @@ impl Registered {
         let keys = first.into_iter().flat_map(|chunk| &chunk.keys);
         keys.map(|(nic, keys)| (nic.clone(), keys.local)).collect()
     }
-}
-
-type Ran = (Task, Result<Went, Errno>, Option<(Place, MemoryRegion)>);
-
-/// Runs tasks that may run at the same time.
-fn run(
-    tasks: Vec<Task>,
-    region: &Region,
-    nics: &[Arc<Nic>],
-    made: &mut HashMap<Place, MemoryRegion>,
-) -> Vec<Ran> {
-    let mut ran = Vec::new();
-    let mut by_nic: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for task in tasks {
-        match task {
-            Task::Register(place, range) => {
-                by_nic.entry(place.nic.clone()).or_default().push((place, range));
-            }
-            Task::Deregister(place) => {
-                let outcome = made.remove(&place).map_or(Ok(()), MemoryRegion::deregister);
-                let outcome = outcome.map(|()| Went::Done).map_err(|error| Errno(error.errno));
-                ran.push((Task::Deregister(place), outcome, None));
-            }
-            // Host memory is registered by its address alone.
-            other => ran.push((other, Err(Errno(libc::EOPNOTSUPP)), None)),
-        }
-    }
-    let at = |name: &NicName| nics.iter().find(|nic| nic.name() == name);
-    let work = by_nic.into_iter().filter_map(|(name, places)| Some((at(&name)?, places)));
-    if nics.len() > 1 && region.range().len() >= PARALLEL {
-        let all: Vec<Vec<Ran>> = thread::scope(|scope| {
-            let threads: Vec<_> =
-                work.map(|(nic, places)| scope.spawn(move || one_nic(nic, region, places))).collect();
-            // A thread that panicked has registered nothing that is known of.
-            threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
-        });
-        ran.extend(all.into_iter().flatten());
-    } else {
-        ran.extend(work.flat_map(|(nic, places)| one_nic(nic, region, places)));
-    }
-    ran
-}
-
-fn one_nic(nic: &Arc<Nic>, region: &Region, places: Vec<(Place, AddressRange)>) -> Vec<Ran> {
-    let one = |(place, range): (Place, AddressRange)| {
-        let task = Task::Register(place.clone(), range);
-        match register(nic, region, range) {
-            Ok(made) => (task, Ok(Went::Registered(keys(&made))), Some((place, made))),
-            Err(errno) => (task, Err(errno), None),
-        }
-    };
-    places.into_iter().map(one).collect()
-}
-
-fn keys(made: &MemoryRegion) -> Keys {
-    Keys { local: MemoryKey::new(made.lkey().into()), remote: MemoryKey::new(made.rkey().into()) }
-}
-
-/// Registers a part of a region at a NIC.
-fn register(nic: &Nic, region: &Region, range: AddressRange) -> Result<MemoryRegion, Errno> {
-    let permits = region.access();
-    // The device writes what it reads from peers; what peers may write, it must be permitted to write as well.
-    let mut access = Access::LOCAL_WRITE | Access::RELAXED_ORDERING;
-    if permits.allows_read() {
-        access = access | Access::REMOTE_READ;
-    }
-    if permits.allows_write() {
-        access = access | Access::REMOTE_WRITE;
-    }
-    let invalid = || Errno(libc::EINVAL);
-    let start = usize::try_from(range.start()).map_err(|_| invalid())?;
-    let len = usize::try_from(range.len()).map_err(|_| invalid())?;
-    let start = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(start)).ok_or_else(invalid)?;
-    let keep = region.keep().ok_or_else(invalid)?;
-    let device = nic.device().ok_or(Errno(libc::ENODEV))?;
-    // SAFETY: the range is inside the region, whose memory stays in place while the keep lives, which the registration
-    // has. Registered memory is never relied on: by the invariant of `te_memory::Memory` everybody reads and writes it by
-    // copying alone, and expects others to do so at any moment.
-    let made = unsafe { device.domain.register(start, len, access, Some(Box::new(keep))) };
-    made.map_err(|error: VerbsError| {
-        tracing::info!(target: "te::rdma", %error, "not registered");
-        Errno(error.errno)
-    })
 }

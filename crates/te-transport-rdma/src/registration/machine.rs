@@ -99,7 +99,8 @@ impl Registration {
                 self.made.push(place.clone());
                 self.keys.insert(place, keys);
             }
-            (Task::Register(place, _), Err(errno)) if errno.is_incapable() && self.memory != Memory::Host => {
+            // A NIC refuses memory of a device in more ways than one, by driver and by how it was allocated.
+            (Task::Register(place, _), Err(errno)) if !errno.is_passing() && self.memory != Memory::Host => {
                 self.reasons.insert(format!("{} cannot register it by address: {errno}", place.nic));
                 match self.export {
                     Export::Open if self.stop.is_none() => self.import(place),
@@ -123,11 +124,7 @@ impl Registration {
                     std::mem::take(&mut self.waiting).into_iter().for_each(|place| self.import(place));
                 }
             }
-            (Task::Export, Err(errno)) => {
-                self.export = Export::Closed;
-                self.reasons.insert(format!("it cannot be exported as a dma-buf: {errno}"));
-                self.end(Stop::Stage);
-            }
+            (Task::Export, Err(errno)) => self.cannot_export(&errno.to_string()),
             (Task::CloseExport, _) => self.export = Export::Closed,
             (Task::Deregister(_), outcome) => {
                 if let Some(unwind) = &mut self.unwind {
@@ -140,6 +137,25 @@ impl Registration {
                 self.end(Stop::Failed { cause, retryable: false });
             }
         }
+    }
+
+    /// As [`done`](Self::done) for an export that failed, in the words of whoever exports.
+    pub fn not_exported(&mut self, cause: &str) {
+        if let Some(at) = self.running.iter().position(|running| *running == Task::Export) {
+            self.running.swap_remove(at);
+            self.cannot_export(cause);
+        }
+    }
+
+    fn cannot_export(&mut self, cause: &str) {
+        self.export = Export::Closed;
+        self.reasons.insert(format!("it cannot be exported as a dma-buf: {cause}"));
+        self.end(Stop::Stage);
+    }
+
+    /// What was tried in vain so far, and why that failed, one line each.
+    pub fn reasons(&self) -> impl Iterator<Item = &str> {
+        self.reasons.iter().map(String::as_str)
     }
 
     /// How it ended, once nothing is left to be done.

@@ -4,8 +4,8 @@
 //! whatever order they come. It ends with one [`Outcome`]: registered everywhere, to be staged through host memory, or
 //! failed. In the last two cases everything has been undone before, in reverse.
 //!
-//! Memory of a device that a NIC cannot register by address (EFAULT, for want of a peer-memory driver) is exported as a
-//! dma-buf, once for all NICs, and imported by each; the export is closed after the last import, also on a failure.
+//! Memory of a device that a NIC does not register by address (EFAULT, for want of a peer-memory driver) is exported as a
+//! dma-buf, once for all NICs and parts, and imported by each; the export is closed after the last import, also on a failure.
 //!
 //! ```
 //! use te_segment::{AddressRange, MemoryKey};

@@ -21,7 +21,7 @@ pub(super) fn copy(
     part: usize,
     cold: bool,
 ) -> Result<(), Stop> {
-    let local = slice.local.as_ptr().wrapping_add(done);
+    let local = start(slice)?.wrapping_add(done);
     let offset = slice.remote.start() - attached.range.start() + done as u64;
     if let Some(mapping) = attached.mapping() {
         let Some(remote) = mapping.part(offset, part, slice.op == Op::Write) else {
@@ -93,7 +93,10 @@ fn at_once(
     let Some(first) = slices.first() else { return (0, None) };
     let mut parts = Parts::new();
     for slice in slices {
-        parts.push(slice.local.as_ptr(), slice.remote.start(), slice.local.len());
+        match start(slice) {
+            Ok(start) => parts.push(start, slice.remote.start(), slice.local.len()),
+            Err(stop) => return (0, Some(stop)),
+        }
     }
     // SAFETY: the bytes are inside the holds of the slices, whose memory the kernel may touch.
     let mut left = match unsafe { process.copy_parts(first.op, &mut parts) } {
@@ -109,6 +112,12 @@ fn at_once(
         }
     }
     (slices.len(), None)
+}
+
+/// The first local byte of a slice, which is memory of the host.
+fn start(slice: &Slice) -> Result<*mut u8, Stop> {
+    let on_device = || stop(FailureKind::LocalMemory, "the local range is memory of a device", false);
+    slice.local.as_ptr().ok_or_else(on_device)
 }
 
 /// The length of a checked slice, which fits.
@@ -128,7 +137,7 @@ fn compare(
     if !attached.permits(Op::Read) || !common.comparing.is_due() {
         return Ok(());
     }
-    let (local, remote) = (slice.local.as_ptr().wrapping_add(done), slice.remote.start() + done as u64);
+    let (local, remote) = (start(slice)?.wrapping_add(done), slice.remote.start() + done as u64);
     // SAFETY: the bytes are inside the hold of the slice, and only read.
     if unsafe { fits(process, local, remote, part) }.map_err(failed)? {
         Ok(())

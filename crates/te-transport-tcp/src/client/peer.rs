@@ -216,8 +216,13 @@ impl Peer {
         let threshold = self.config().stripe_threshold;
         for slice in slices {
             let (local, remote) = (slice.local.len(), slice.remote.len());
-            if local != remote {
-                let text = format!("the local range has {local} bytes, the remote range {remote}");
+            let wrong = if local != remote {
+                Some(format!("the local range has {local} bytes, the remote range {remote}"))
+            } else {
+                let device = slice.local.region().device();
+                device.map(|device| format!("the local range is memory of {}", device.location()))
+            };
+            if let Some(text) = wrong {
                 let unit = Unit::whole(slice);
                 unit.fail(failure(&self.label, FailureKind::LocalMemory, text, RemoteEffect::None));
                 continue;

@@ -59,7 +59,7 @@ struct StripedState {
 }
 
 impl Unit {
-    /// A slice of its own. The caller has checked that both sides have the same length.
+    /// A slice of its own. The caller has checked that both sides have the same length, and that it is memory of the host.
     pub(crate) fn whole(slice: Slice) -> Self {
         let (len, remote) = (slice.remote.len(), slice.remote.start());
         let (generation, attempt) = (slice.generation, slice.attempt);
@@ -145,10 +145,10 @@ impl Unit {
         let start = match &self.source {
             Source::Whole { hold, .. } => hold.as_ptr(),
             // The hold is there: this stripe has not ended.
-            Source::Stripe(striped) => {
-                striped.state.lock().hold.as_ref().map_or(std::ptr::null_mut(), Hold::as_ptr)
-            }
+            Source::Stripe(striped) => striped.state.lock().hold.as_ref().and_then(Hold::as_ptr),
         };
+        // It is memory of the host; the kernel refuses null.
+        let start = start.unwrap_or(std::ptr::null_mut());
         // The offset is within the hold, so it fits.
         start.wrapping_add(usize::try_from(self.offset).unwrap_or(0))
     }

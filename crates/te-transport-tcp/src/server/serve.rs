@@ -298,12 +298,13 @@ pub(super) fn send_payloads(
     spans.is_empty()
 }
 
-/// Adds the memory of the holds, which are at most as many as a list has, and returns how many bytes that is.
+/// Adds the memory of the holds, which are at most as many as a list has, and returns how many bytes that is; none for memory
+/// that is not the host's.
 fn push_all(spans: &mut Spans, holds: &[Hold]) -> Option<usize> {
     let mut sum = 0_usize;
     for hold in holds {
         let len = usize::try_from(hold.len()).ok()?;
-        spans.push(hold.as_ptr(), len);
+        spans.push(hold.as_ptr()?, len);
         sum = sum.checked_add(len)?;
     }
     Some(sum)

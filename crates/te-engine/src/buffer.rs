@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use te_memory::{Hold, Memory, Refusal, Region, RegisterError};
-use te_segment::{Access, AddressRange, Generation, Location};
+use te_segment::{Access, AddressRange, Generation, Location, TransportKind};
 
 use crate::core::Core;
 use crate::error::{Error, ErrorKind, Result};
@@ -74,13 +74,19 @@ pub struct Buffer {
     core: InProcess<Core>,
     region: Region,
     registered: TransportSet,
+    unserved: Box<[(TransportKind, String)]>,
     withdrawal: Option<Withdrawal>,
 }
 
 impl Buffer {
-    pub(crate) fn new(core: Arc<Core>, region: Region, registered: TransportSet) -> Self {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        region: Region,
+        registered: TransportSet,
+        unserved: Box<[(TransportKind, String)]>,
+    ) -> Self {
         let withdrawal = Some(Withdrawal::new(region.clone(), registered));
-        Self { core: core.into(), region, registered, withdrawal }
+        Self { core: core.into(), region, registered, unserved, withdrawal }
     }
 
     /// Addresses of the memory.
@@ -123,6 +129,12 @@ impl Buffer {
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.region.generation()
+    }
+
+    /// The installed transports that do not serve this memory, each with what was tried and why that failed, in one
+    /// lower-case line.
+    pub fn unserved(&self) -> impl Iterator<Item = (&TransportKind, &str)> {
+        self.unserved.iter().map(|(transport, reason)| (transport, reason.as_str()))
     }
 
     /// A part of the buffer for a batch. Bounds are checked when the batch is submitted.

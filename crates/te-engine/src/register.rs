@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use te_memory::{Memory, Region, Reservation, ReserveRejected, numa};
-use te_segment::{Access, BufferDescriptor, FieldError, Location};
+use te_segment::{Access, BufferDescriptor, FieldError, Location, TransportKind};
 use te_transport::{Registration, Transport};
 
 use crate::buffer::{Buffer, RegisterFailed, TransportSet, register_kind};
@@ -16,8 +16,14 @@ use crate::local::Vias;
 /// A reservation that every transport has been asked about.
 struct Accepted {
     reservation: Reservation,
+    answers: Answers,
+}
+
+/// What the transports said.
+struct Answers {
     vias: Vias,
     registered: TransportSet,
+    unserved: Box<[(TransportKind, String)]>,
 }
 
 /// Registrations that a caller's thread does itself, in one call, at most.
@@ -81,7 +87,7 @@ impl Registrars<'_> {
             };
             let taken = match reserve(self.core, memory, location, access) {
                 Ok(reservation) => match ask(&self.transports, reservation.region()) {
-                    Ok((vias, registered)) => Ok(Accepted { reservation, vias, registered }),
+                    Ok(answers) => Ok(Accepted { reservation, answers }),
                     Err(error) => Err((error, reservation.abort().ok())),
                 },
                 Err((error, memory)) => Err((error, Some(memory))),
@@ -151,9 +157,10 @@ pub(crate) fn register_all(
     let offers = accepted.iter().any(|(_, taken)| taken.reservation.region().access().is_remote());
     let buffers = accepted
         .into_iter()
-        .map(|(_, Accepted { reservation, vias, registered })| {
+        .map(|(_, Accepted { reservation, answers })| {
+            let Answers { vias, registered, unserved } = answers;
             core.local().set_vias(reservation.region().generation(), vias);
-            Buffer::new(core.clone(), reservation.commit(), registered)
+            Buffer::new(core.clone(), reservation.commit(), registered, unserved)
         })
         .collect();
     if offers {
@@ -186,10 +193,11 @@ fn place_of(memory: &Memory) -> Location {
 }
 
 /// Asks every transport; on a failure those that had accepted are rolled back in reverse.
-fn ask(transports: &[Arc<dyn Transport>], region: &Region) -> Result<(Vias, TransportSet)> {
+fn ask(transports: &[Arc<dyn Transport>], region: &Region) -> Result<Answers> {
     let operation = || format!("register {}", region.range());
     let mut vias: Vias = BTreeMap::new();
     let mut registered = TransportSet::default();
+    let mut unserved = Vec::new();
     let mut outcomes = Vec::with_capacity(transports.len());
     for (index, transport) in transports.iter().enumerate() {
         let kind = transport.kind();
@@ -199,7 +207,10 @@ fn ask(transports: &[Arc<dyn Transport>], region: &Region) -> Result<(Vias, Tran
                 vias.insert(kind, via);
                 registered.insert(index);
             }
-            Ok(Registration::NotMine(reason)) => outcomes.push(format!("{kind}: not served ({reason})")),
+            Ok(Registration::NotMine(reason)) => {
+                outcomes.push(format!("{kind}: not served ({reason})"));
+                unserved.push((kind, reason));
+            }
             Ok(_) => outcomes.push(format!("{kind}: unknown answer")),
             Err(error) => {
                 let retry = if error.retryable { Retry::Later } else { Retry::No };
@@ -222,7 +233,7 @@ fn ask(transports: &[Arc<dyn Transport>], region: &Region) -> Result<(Vias, Tran
         revoke(transports, region, registered);
         return Err(Error::new(ErrorKind::Transport, operation(), error.to_string()).with_source(error));
     }
-    Ok((vias, registered))
+    Ok(Answers { vias, registered, unserved: unserved.into() })
 }
 
 /// Whether the answers of the transports fit into a descriptor; found out now, not when a peer asks.
@@ -245,8 +256,8 @@ fn roll_back(
     transports: &[Arc<dyn Transport>],
     accepted: Vec<(usize, Accepted)>,
 ) -> impl Iterator<Item = (usize, Memory)> {
-    accepted.into_iter().rev().filter_map(|(place, Accepted { reservation, registered, .. })| {
-        revoke(transports, reservation.region(), registered);
+    accepted.into_iter().rev().filter_map(|(place, Accepted { reservation, answers })| {
+        revoke(transports, reservation.region(), answers.registered);
         Some((place, reservation.abort().ok()?))
     })
 }

@@ -419,6 +419,8 @@ fn not_mine_is_no_failure_unless_all_say_so() {
     };
     assert!(!vias(&engine).contains(&kinds()[0]));
     assert_eq!(vias(&engine).len(), 3);
+    // MR-01: whoever wonders why a transport does not reach the buffer finds it there.
+    assert_eq!(buffer.unserved().collect::<Vec<_>>(), [(&kinds()[0], "not such memory")]);
     drop(buffer);
     for count in &counts {
         count.not_mine.store(true, Ordering::SeqCst);

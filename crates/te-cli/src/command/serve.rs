@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use te::{Access, BatchOutcome, Buffer, Deadline, Engine, Location, Memory, Notification};
+use te::{Access, BatchOutcome, Buffer, Deadline, Engine, Location, Memory, Notification, Sharing};
 use tokio::sync::mpsc;
 
 use super::Stop;
@@ -60,20 +60,27 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<()> {
     outcome
 }
 
+/// The memory with its pattern, so that nobody who sees the buffer sees it without.
+fn memory(args: &ServeArgs) -> Result<Memory> {
+    let len = size::index(args.size);
+    let sharing = if args.access.allows_write() { Sharing::ReadWrite } else { Sharing::ReadOnly };
+    let memory = if args.private { Memory::allocate(len) } else { Memory::allocate_shareable(len, sharing) };
+    let mut memory = memory.map_err(|error| Failure::Other(format!("cannot allocate: {error}")))?;
+    if let Some(seed) = args.pattern {
+        let bytes = memory.bytes_mut().ok_or_else(|| Failure::Other("cannot fill the buffer".to_owned()))?;
+        pattern::fill(seed, 0, bytes);
+    }
+    Ok(memory)
+}
+
 async fn serve(context: &Context, args: &ServeArgs) -> Result<()> {
     let mut stop = Stop::caught()?;
     let engine = context.builder().build().await?;
     let raw = if args.raw { Some(RawServer::start(engine.local().control().host())?) } else { None };
-    let buffer = if args.private {
-        let memory = Memory::allocate(size::index(args.size));
-        let memory = memory.map_err(|error| Failure::Other(format!("cannot allocate: {error}")))?;
-        engine.register(memory, args.access).await?
-    } else {
-        engine.allocate(size::index(args.size), Location::Any, args.access).await?
+    let buffer = match (args.private, args.pattern) {
+        (false, None) => engine.allocate(size::index(args.size), Location::Any, args.access).await?,
+        _ => engine.register(memory(args)?, args.access).await?,
     };
-    if let Some(seed) = args.pattern {
-        pattern::write_to(&buffer, seed, 0, args.size)?;
-    }
     engine.published(Deadline::after_secs(10)).await?;
     let buffer = Arc::new(buffer);
     let player = args.ping_pong.then(|| Player::start(&engine, &buffer));

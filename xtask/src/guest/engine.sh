@@ -59,6 +59,23 @@ without_rails() {
 }
 serve 5
 check "engines use the rails" over rdma 4MiB 16 5 read
+bench() {
+	"$te" bench initiator --peer $engine_there --name 10.78.0.1 --op write --area 16MiB --rounds 1 --duration 2s --json \
+		--set transports=rdma --set rdma.nics=rxe0,rxe1 --set 'rdma.rail_map=rxe0=rxep0;rxe1=rxep1' >/tmp/bench.out 2>&1 || {
+		cat /tmp/bench.out
+		return 1
+	}
+	# Its rails by name, and what stood in the way.
+	for part in '"eth0"' '"eth1"' '"limit"'; do
+		grep -q "$part" /tmp/bench.out || {
+			echo "the bench does not name $part"
+			cat /tmp/bench.out
+			return 1
+		}
+	done
+	tr -d '\n' </tmp/bench.out | sed 's/.*"limit": *"\([^"]*\)".*/limited by \1/'
+}
+check "the bench names the rails it used, and what limits" bench
 check "a request goes on over TCP when both rails go down" without_rails
 check "rails that are up are used again" over rdma 4MiB 16 9 both
 # Killed, and another life at the same address: nothing of the first is taken for its own.
@@ -84,3 +101,4 @@ first_read() {
 check "a new life at the same address is read" first_read
 check "a life at the same address is read at once" over rdma 4MiB 16 77 read
 kill $server
+wait $server 2>/dev/null

@@ -93,7 +93,7 @@ fn a_path_to_an_earlier_life_fails_and_a_new_one_works() {
     }
 }
 
-/// RDMA-12: what a peer has posted or sent before it is fenced changes nothing afterwards, and it may come again.
+/// What a peer has posted or sent before it is fenced changes nothing afterwards, and it may come again.
 #[test]
 fn a_fenced_peer_changes_nothing_until_it_connects_anew() {
     for gives_up in [false, true] {
@@ -134,7 +134,7 @@ fn a_fenced_peer_changes_nothing_until_it_connects_anew() {
     }
 }
 
-/// RDMA-12: without a fence, what was given up does arrive: the test above would see it.
+/// Without a fence, what was given up does arrive: the test above would see it.
 #[test]
 fn what_was_given_up_arrives_where_nobody_is_fenced() {
     let (bench, a, b) = Bench::simple();

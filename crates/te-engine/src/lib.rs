@@ -38,8 +38,9 @@
 //! * A peer that is only suspect is never refused; one that is lost or replaced is, and [`Engine::watch_peer`] says why.
 //! * What is published can be reached: listeners accept before the first record is written.
 //! * Two engines in one process do not know of each other. No statics, no environment, no signal handlers.
-//! * In a child of fork, an engine of the parent refuses everything with [`ErrorKind::ForkedChild`], and dropping its
-//!   handles there changes nothing for the parent. A child may start engines of its own.
+//! * In a child of fork, whatever can fail at an engine of the parent does so with [`ErrorKind::ForkedChild`], the engine has
+//!   nothing to tell, and dropping its handles changes nothing for the parent. Only the state of a peer, as a [`Segment`]
+//!   or a [`PeerWatch`] shows it, may wait there for a thread of the parent. A child may start engines of its own.
 //!
 //! # Thread safety and runtime
 //!

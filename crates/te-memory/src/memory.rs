@@ -68,7 +68,8 @@ enum Owner {
 }
 
 // SAFETY: the bytes are owned by this value alone, or are atomics, or are what `from_raw` demands to be usable from any
-// thread, or are a device's and not used here. `&Memory` gives numbers and, where exclusive ownership makes it sound, shared slices.
+// thread, or are a device's and not used here. `&Memory` gives numbers and, where exclusive ownership makes it sound, shared
+// slices.
 unsafe impl Send for Memory {}
 // SAFETY: see above.
 unsafe impl Sync for Memory {}

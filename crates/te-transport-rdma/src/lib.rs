@@ -49,8 +49,8 @@
 //! * **NICs go by name.** A NIC that is missing costs its own rails; no pair outside the rail map is ever tried.
 //! * **Everything is bounded**: endpoints with those that are being destroyed, requests that wait, what is learned, what is
 //!   read from a peer.
-//! * **A registration is at every NIC in use or nowhere**, and at most one export is open for it. It keeps the memory in place until
-//!   it is given up.
+//! * **A registration is at every NIC in use or nowhere**, and at most one export is open for it. It keeps the memory in place
+//!   until it is given up.
 //! * **No WRITE comes late without a word.** One that was posted and did not complete goes on over another rail only after the
 //!   peer has cut the queue pairs that it was posted to. Where the peer cannot be asked, as a reference engine cannot, or not
 //!   in time, the failure says that the bytes may still arrive.
@@ -62,8 +62,9 @@
 //! Queue pairs that break are replaced, a NIC whose port goes down or whose device fails gives its work to the others, and all
 //! of them are used again once they work. A device that has failed is closed and opened again, less and less often while that
 //! is in vain; what is registered is registered at it before it is used, and the engine is told that its keys, like an address
-//! that has changed, are to be published. Pieces go on where they can; a request fails when no rail is left, with the reason for each pair of NICs. A key
-//! that the peer's NIC refuses fails the request alone. A NIC that cannot be opened costs its own rails.
+//! that has changed, are to be published. Pieces go on where they can; a request fails when no rail is left, with the reason
+//! for each pair of NICs. A key that the peer's NIC refuses fails the request alone. A NIC that cannot be opened costs its own
+//! rails.
 //!
 //! No input and no order of events makes this crate panic. Bad bytes of a peer are a [`wire::WireError`] that names the
 //! member; sides that do not fit are a [`negotiate::Disagreement`] with both values; no usable rail is a [`route::NoRoute`].

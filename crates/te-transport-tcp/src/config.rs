@@ -177,7 +177,7 @@ impl TcpConfig {
     }
 }
 
-const AN_ADDRESS: &str = "an address of this host that is no wildcard";
+const AN_ADDRESS: &str = "one address of this host, as peers can be told it";
 
 fn address(value: &str) -> Result<Host, ConfigError> {
     value.parse().map_err(|_| ConfigError::not_understood("address", value, AN_ADDRESS))
@@ -252,7 +252,10 @@ mod tests {
         config.set("address", "127.0.0.2").unwrap();
         assert_eq!(config.address.as_ref().map(Host::bare).as_deref(), Some("127.0.0.2"));
         let error = config.set("address", "0.0.0.0").unwrap_err();
-        assert_eq!(error.to_string(), "address = 0.0.0.0 is not an address of this host that is no wildcard");
+        assert_eq!(
+            error.to_string(),
+            "address = 0.0.0.0 is not one address of this host, as peers can be told it"
+        );
     }
 
     #[test]

@@ -63,7 +63,7 @@ const SUITES: [Suite; 6] = [
         needs: || Options { rails: 2, timeout: 780, ..Options::default() },
         examples: &[("te-transport-rdma", "rdma_check")],
         also: nothing,
-        script: include_str!("rdma.sh"),
+        script: concat!(include_str!("objects.sh"), include_str!("rdma.sh")),
         lines: 42,
     },
     Suite {
@@ -72,7 +72,7 @@ const SUITES: [Suite; 6] = [
         examples: &[],
         also: the_program,
         script: include_str!("engine.sh"),
-        lines: 5,
+        lines: 6,
     },
     Suite {
         name: STALLS,
@@ -104,21 +104,29 @@ const CYCLES: Suite = Suite {
     needs: || Options { rails: 2, ..Options::default() },
     examples: &[("te-transport-rdma", "rdma_check")],
     also: nothing,
-    script: include_str!("cycles.sh"),
-    lines: 5,
+    script: concat!(include_str!("objects.sh"), include_str!("cycles.sh")),
+    lines: 1,
 };
 
 /// Seconds that a cycle may take in a guest without hardware support, and those to start it.
 const CYCLE_SECONDS: u64 = 60;
 const START_SECONDS: u64 = 240;
+/// What `rdma_check` counts to.
+const MOST_CYCLES: u64 = 255;
+/// Lines that a cycle prints: down and up, for either direction.
+const CYCLE_LINES: usize = 4;
 
 /// So many cycles, in one guest.
 pub(crate) fn endure(workspace: &Workspace, cycles: u64) -> Result<Outcome> {
+    if !(1..=MOST_CYCLES).contains(&cycles) {
+        return Err(format!("--cycles takes 1 to {MOST_CYCLES}").into());
+    }
     let options = Options {
         timeout: START_SECONDS.saturating_add(cycles.saturating_mul(CYCLE_SECONDS)),
         ..Options::default()
     };
-    run_with(workspace, &[&CYCLES], options, &format!("cycles={cycles}\n"))
+    let lines = usize::try_from(cycles)?.saturating_mul(CYCLE_LINES).saturating_add(CYCLES.lines);
+    run_with(workspace, &[&Suite { lines, ..CYCLES }], options, &format!("cycles={cycles}\n"))
 }
 
 fn nothing(_: &Workspace) -> Result<Found> {

@@ -58,8 +58,9 @@ type Work<'a> = Box<dyn FnMut(u64) -> Result<()> + Send + 'a>;
 
 /// Runs every thread's work until `duration` is over, from a common start to the last end.
 fn measure(shape: Shape, duration: Duration, work: Vec<Work<'_>>, meter: Option<&Meter>) -> Result<Sample> {
-    let before = meter.and_then(Meter::used);
+    // Before the meter: looking around this host is no part of the work.
     let idle = Reading::take();
+    let before = meter.and_then(Meter::used);
     let start = Barrier::new(work.len() + 1);
     let outcomes: Vec<Result<(u64, Latencies, Option<f64>)>> = Vec::with_capacity(work.len());
     let (outcomes, time) = thread::scope(|scope| {

@@ -18,7 +18,7 @@ const LARGE: usize = 64 << 20;
 const MIDDLE: usize = 16 << 20;
 
 /// How often a rail goes down and comes up.
-const CYCLES: usize = 3;
+const CYCLES: u8 = 3;
 
 struct Pair {
     near: Node<RdmaTransport>,
@@ -83,13 +83,13 @@ fn say(well: &mut bool, name: &str, outcome: Result<String, String>) {
 }
 
 /// A rail goes down and comes up so many times, under a WRITE and under a READ. Whether all is well.
-pub(crate) fn endure(rails: &Rails, count: usize) -> bool {
+pub(crate) fn endure(rails: &Rails, count: u8) -> bool {
     let mut well = true;
     cycles(rails, count, &mut |name, outcome| say(&mut well, name, outcome));
     well
 }
 
-fn cycles(rails: &Rails, count: usize, say: &mut dyn FnMut(&str, Result<String, String>)) {
+fn cycles(rails: &Rails, count: u8, say: &mut dyn FnMut(&str, Result<String, String>)) {
     let after = |time: &Duration| format!("after {} ms", time.as_millis());
     let (mut longest, pair) = ([Duration::ZERO; 2], Pair::new(rails, MIDDLE));
     for cycle in 0..count {
@@ -140,8 +140,8 @@ fn both(pair: &Pair, op: Op) -> Result<String, String> {
 }
 
 /// The first rail goes down in the middle of a request.
-fn down(pair: &Pair, op: Op, cycle: usize) -> Result<Duration, String> {
-    let ledger = pair.begin(op, 7 + u8::try_from(cycle % 64).unwrap());
+fn down(pair: &Pair, op: Op, cycle: u8) -> Result<Duration, String> {
+    let ledger = pair.begin(op, 7 + cycle % 64);
     let before = carried(0);
     let until = Instant::now() + Duration::from_secs(20);
     while carried(0) < before + (1 << 20) && Instant::now() < until && ledger.resolved() == 0 {
